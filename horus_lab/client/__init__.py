@@ -1,0 +1,1 @@
+"""The kernel's side: discovery, requests, leases, heartbeats. Imports no torch."""

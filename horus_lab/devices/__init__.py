@@ -1,0 +1,1 @@
+"""Probes that list and read devices: NVML, the host's CPU, simulated ones."""

@@ -1,0 +1,1 @@
+"""Module and batch -> graph features, under fake tensors, without a device."""

@@ -1,0 +1,1 @@
+"""How much residents of one device slow each other down. Pure."""

@@ -1,0 +1,1 @@
+"""`%horus`, `%%horus` and their displays."""

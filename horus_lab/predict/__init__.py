@@ -1,0 +1,1 @@
+"""Graph features and a device's specification -> a prediction with intervals."""

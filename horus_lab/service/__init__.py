@@ -1,0 +1,1 @@
+"""Drives the broker: clock, store, probes, sampler, recovery."""

@@ -1,0 +1,1 @@
+"""Where jobs, fences and observations are kept: SQLAlchemy, SQLite by default."""

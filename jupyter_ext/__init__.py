@@ -1,0 +1,1 @@
+"""The JupyterLab server extension that brokers shared devices among notebook kernels."""

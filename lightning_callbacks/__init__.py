@@ -1,0 +1,1 @@
+"""Horus Lab's hooks for training frameworks."""
