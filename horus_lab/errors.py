@@ -87,6 +87,13 @@ class StaleFence(HorusError):
     status = 409
 
 
+class JobCancelled(HorusError):
+    """The job was cancelled before it could start."""
+
+    code = "job_cancelled"
+    status = 409
+
+
 class NeverFits(HorusError):
     """No device here could ever hold the job, even alone."""
 
