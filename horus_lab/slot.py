@@ -24,6 +24,7 @@ from horus_lab.client import (
     notebook_name,
     this_process,
 )
+from horus_lab.client.lease import Outcome
 from horus_lab.errors import BrokerUnavailable, HorusError, InvalidRequest
 from horus_lab.notebook.display import WaitingDisplay
 from horus_lab.notebook.wording import parse_bytes, summary_text
@@ -114,7 +115,7 @@ class Slot:
         if self._lease is not None:
             self._lease.report(self._steps)
 
-    def _release(self, outcome: str, message: str) -> None:
+    def _release(self, outcome: Outcome, message: str) -> None:
         lease, self._lease = self._lease, None
         if lease is None:
             return

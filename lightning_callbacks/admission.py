@@ -24,10 +24,11 @@ from horus_lab.client import (
     notebook_name,
     this_process,
 )
+from horus_lab.client.lease import Outcome
 from horus_lab.errors import (
     BrokerUnavailable,
     HorusError,
-    NeverFits,
+    JobCancelled,
 )
 from horus_lab.notebook.display import WaitingDisplay
 from horus_lab.notebook.wording import bytes_text, summary_text
@@ -49,11 +50,12 @@ class HorusWarning(UserWarning):
     """Horus could not do its part; the training goes on without it."""
 
 
-class AdmissionCancelled(HorusError):
-    """The wait for a slot was cancelled, by an interrupt or from outside."""
+class AdmissionCancelled(JobCancelled):
+    """The wait for a slot was cancelled, by an interrupt or from outside.
 
-    code = "cancelled"
-    status = 409
+    Lightning answers a `KeyboardInterrupt` by ending the process and ignoring later interrupts;
+    this error ends the cell and leaves the kernel as it was.
+    """
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this: somebody who cancelled needs no traceback.
@@ -146,7 +148,7 @@ class Admission:
         if self._lease is not None:
             self._lease.report(steps, allocator_peak_bytes)
 
-    def leave(self, outcome: str, message: str = "") -> Job | None:
+    def leave(self, outcome: Outcome, message: str = "") -> Job | None:
         """Give the slot back, exactly once. Returns the job with its measurements."""
         lease, self._lease = self._lease, None
         if lease is None:
@@ -208,8 +210,9 @@ class Admission:
         except KeyboardInterrupt:
             self._display.say(f"Horus: {request.name} was cancelled while it waited.")
             raise AdmissionCancelled("The wait was interrupted and the job cancelled.") from None
-        except NeverFits:
-            raise
+        except JobCancelled as error:
+            self._display.say(f"Horus: {error.message}")
+            raise AdmissionCancelled(error.message, hint=error.hint) from None
         except BrokerUnavailable as error:
             _warn(f"the broker went away while this run waited, so it goes on alone. {error}")
             return None

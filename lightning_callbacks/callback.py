@@ -17,6 +17,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
+from horus_lab.client.lease import Outcome
 from horus_lab.records import Constraints, DeclaredNeeds, GraphFeatures, Job
 from lightning_callbacks import batches
 from lightning_callbacks.admission import Admission, AdmissionCancelled, Needs
@@ -155,7 +156,7 @@ class HorusHooks:
                 self._leave("failed", "hand-over")
                 raise
 
-    def _leave(self, outcome: str, message: str = "") -> None:
+    def _leave(self, outcome: Outcome, message: str = "") -> None:
         self._unhook()
         admission, self._admission = self._admission, None
         if admission is not None:

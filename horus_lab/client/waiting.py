@@ -227,5 +227,5 @@ def _ended_early(job: Job) -> HorusError:
     return InvalidTransition(
         f"Job {job.id} ended as {job.state.value} before it could start"
         f"{': ' + why if why else ''}.",
-        hint="Its story says what happened: `%horus story " + job.id + "`.",
+        hint="Its story says what happened: `%horus why " + job.id + "`.",
     )

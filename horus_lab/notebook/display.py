@@ -105,14 +105,13 @@ class NotebookLine:
     """A line in a cell's output: a widget that updates, with the same as plain text."""
 
     def __init__(self) -> None:
+        import IPython.display
         import ipywidgets
-        from IPython.display import display
 
+        show: Any = IPython.display.display
         self._label = ipywidgets.Label("", layout=ipywidgets.Layout(width="100%"))
         # A kernel sends display data whole; an id lets the text form follow the widget.
-        self._handle: Any = display(
-            _line_bundle(self._label, ""), raw=True, display_id=True, clear=False
-        )
+        self._handle: Any = show(_line_bundle(self._label, ""), raw=True, display_id=True)
 
     def show(self, text: str) -> None:
         self._label.value = text

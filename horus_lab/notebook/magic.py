@@ -73,15 +73,16 @@ def _needs_parser(command: str) -> _Parser:
 
 
 @magics_class
-class HorusMagics(Magics):  # type: ignore[misc]  # IPython's decorators are not typed
+class HorusMagics(Magics):
     """The magics, with one client for each kernel."""
 
     def __init__(self, shell: Any, discover: Callable[[], HorusClient] | None = None) -> None:
         super().__init__(shell)
+        self._interactive: Any = shell
         self._discover = discover or HorusClient.discover
 
-    @no_var_expand  # type: ignore[untyped-decorator]
-    @line_cell_magic  # type: ignore[untyped-decorator]
+    @no_var_expand
+    @line_cell_magic
     def horus(self, line: str, cell: str | None = None) -> Any:
         # The docstring below is what `%horus?` shows.
         try:
@@ -207,11 +208,11 @@ class HorusMagics(Magics):  # type: ignore[misc]  # IPython's decorators are not
             devices=options.devices,
             client=self._discover(),
         ) as held:
-            self.shell.user_ns["horus_slot"] = held
+            self._interactive.user_ns["horus_slot"] = held
             try:
-                result = self.shell.run_cell(cell)
+                result = self._interactive.run_cell(cell)
             finally:
-                self.shell.user_ns.pop("horus_slot", None)
+                self._interactive.user_ns.pop("horus_slot", None)
             if not result.success:
                 error = result.error_in_exec or result.error_before_exec
                 if isinstance(error, KeyboardInterrupt):
@@ -252,7 +253,7 @@ class HorusMagics(Magics):  # type: ignore[misc]  # IPython's decorators are not
         if expression is None:
             return None
         try:
-            return self.shell.ev(expression)
+            return self._interactive.ev(expression)
         except Exception as error:
             raise UsageError(
                 f"%horus could not evaluate {expression!r}: {type(error).__name__}: {error}"

@@ -51,9 +51,7 @@ def test_an_interval_names_its_unit_once_where_both_ends_share_it() -> None:
         (259200, "3 d"),
     ],
 )
-def test_durations_are_read_in_the_unit_people_would_say(
-    seconds: float | None, text: str
-) -> None:
+def test_durations_are_read_in_the_unit_people_would_say(seconds: float | None, text: str) -> None:
     assert wording.duration_text(seconds) == text
 
 
