@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from horus_lab.errors import HorusError
 from horus_lab.records import (
     BrokerEvent,
     Confirm,
@@ -36,6 +37,13 @@ class Caller(Struct, frozen=True, kw_only=True):
     owner: str
     via: Literal["kernel", "user"]
     admin: bool = False
+
+
+class SlowConsumer(HorusError):
+    """A reader of the event stream fell further behind than its buffer reaches."""
+
+    code = "slow_consumer"
+    status = 503
 
 
 class Backend(Protocol):
@@ -78,4 +86,8 @@ class Backend(Protocol):
 
     def events(self, after: int | None) -> AsyncIterator[BrokerEvent]:
         """A snapshot if `after` is absent or too old, then every event with a higher number."""
+        ...
+
+    async def close(self) -> None:
+        """Let waiters and readers of events go, and write everything down."""
         ...

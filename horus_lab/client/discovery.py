@@ -32,6 +32,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             `horus/api/v1` below it.
         capability: proves that the caller is a kernel of that server; empty on a machine's
             socket, which asks the kernel of the operating system who is calling.
+        token: a Jupyter token, where a person's program calls instead of a kernel.
         socket_path: the Unix socket to connect to; empty over TCP.
         ca_file: the certificate to trust besides the system's; empty for none.
         found_by: how it was found, for messages.
@@ -39,6 +40,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     url: str
     capability: str = ""
+    token: str = ""
     socket_path: str = ""
     ca_file: str = ""
     found_by: str = ""
@@ -89,7 +91,9 @@ def discover(
     )
 
 
-def parse_url(url: str, *, capability: str, ca_file: str = "", found_by: str = "") -> Endpoint:
+def parse_url(
+    url: str, *, capability: str = "", token: str = "", ca_file: str = "", found_by: str = ""
+) -> Endpoint:
     """An address as an endpoint: `http`, `https`, or `http+unix://%2Fpath%2Fto.sock/base/`.
 
     Raises:
@@ -116,12 +120,14 @@ def parse_url(url: str, *, capability: str, ca_file: str = "", found_by: str = "
         return Endpoint(
             url=f"http://localhost{path}",
             capability=capability,
+            token=token,
             socket_path=unquote(parts.netloc),
             found_by=found_by,
         )
     return Endpoint(
         url=urlunsplit((parts.scheme, parts.netloc, path, "", "")),
         capability=capability,
+        token=token,
         ca_file=ca_file if parts.scheme == "https" else "",
         found_by=found_by,
     )

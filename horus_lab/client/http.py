@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from horus_lab import errors
-from horus_lab.client.discovery import Endpoint, discover, parse_url
+from horus_lab.client.discovery import CA_FILE_VARIABLE, Endpoint, discover, parse_url
 from horus_lab.errors import BrokerUnavailable, HorusError, InvalidRequest, StoreUnavailable
 from horus_lab.records import (
     Confirm,
@@ -60,7 +60,8 @@ class HorusClient:
 
     Args:
         endpoint: the broker's address, or an URL.
-        capability: proves who is calling; only with an URL.
+        capability: proves that a kernel is calling; only with an URL.
+        token: a Jupyter token instead, for a person's program; only with an URL.
         patience_seconds: how long a call is repeated while the broker cannot be reached.
     """
 
@@ -69,10 +70,17 @@ class HorusClient:
         endpoint: Endpoint | str,
         capability: str = "",
         *,
+        token: str = "",
         patience_seconds: float = 3.0,
     ) -> None:
         if isinstance(endpoint, str):
-            endpoint = parse_url(endpoint, capability=capability, found_by="the given address")
+            endpoint = parse_url(
+                endpoint,
+                capability=capability,
+                token=token,
+                ca_file=os.environ.get(CA_FILE_VARIABLE, ""),
+                found_by="the given address",
+            )
         self.endpoint = endpoint
         self.patience_seconds = patience_seconds
         self._lock = threading.Lock()
@@ -293,6 +301,8 @@ def _connect(endpoint: Endpoint) -> httpx.Client:
     headers = {"Accept": "application/json"}
     if endpoint.capability:
         headers["Authorization"] = f"Horus {endpoint.capability}"
+    elif endpoint.token:
+        headers["Authorization"] = f"token {endpoint.token}"
     return httpx.Client(
         base_url=endpoint.url + API_PATH,
         headers=headers,

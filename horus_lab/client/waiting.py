@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,7 @@ from horus_lab.records import Job, JobRequest, JobState, Release
 WAIT_PATIENCE_SECONDS = 300.0
 
 _POLL_SECONDS = 20.0
+_LEAST_POLL_SECONDS = 1.0
 _CANCEL_PATIENCE_SECONDS = 2.0
 _CANCEL_LOOK_SECONDS = 0.2
 _RESUBMISSIONS = 3
@@ -142,6 +144,7 @@ class _Waiting:
         return job
 
     def _next(self, job: Job) -> Job:
+        asked_at = time.monotonic()
         newer = self._reach(
             lambda: self._client.job(
                 job.id, after_revision=job.revision, wait_seconds=_POLL_SECONDS
@@ -150,6 +153,9 @@ class _Waiting:
         )
         if newer.revision != job.revision:
             self._told(newer)
+        elif time.monotonic() - asked_at < _LEAST_POLL_SECONDS:
+            # A server with too many waiters answers at once; asking at once again helps nobody.
+            time.sleep(_LEAST_POLL_SECONDS)
         return newer
 
     def _confirm(self, job: Job, fence: int) -> Job:

@@ -1,0 +1,85 @@
+"""The address at which this server's kernels reach it."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from pathlib import Path
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from horus_lab.client.discovery import (
+    CA_FILE_VARIABLE,
+    CAPABILITY_VARIABLE,
+    UNIX_SCHEME,
+    URL_VARIABLE,
+)
+
+_ANY_IPV4 = frozenset({"", "*", "0.0.0.0"})  # noqa: S104 - recognised, not bound
+_ANY_IPV6 = frozenset({"::", "0:0:0:0:0:0:0:0"})
+
+
+class Listening(Struct, frozen=True, kw_only=True):
+    """Where a Jupyter server listens, as it was really bound.
+
+    Attributes:
+        ip: the address; empty, `*`, `0.0.0.0` and `::` mean all.
+        socket_path: the Unix socket, which then replaces address and port.
+        certificate: the certificate's file, which makes it https.
+    """
+
+    ip: str
+    port: int
+    base_url: str
+    socket_path: str = ""
+    certificate: str = ""
+
+    @property
+    def url(self) -> str:
+        """The address for a process on this machine, `base_url` included."""
+        base = "/" + self.base_url.strip("/")
+        base = base if base.endswith("/") else base + "/"
+        if self.socket_path:
+            return f"{UNIX_SCHEME}://{quote(self.socket_path, safe='')}{base}"
+        scheme = "https" if self.certificate else "http"
+        return f"{scheme}://{self._host}:{self.port}{base}"
+
+    @property
+    def _host(self) -> str:
+        if self.ip in _ANY_IPV4:
+            return "127.0.0.1"
+        if self.ip in _ANY_IPV6:
+            return "[::1]"
+        return f"[{self.ip}]" if ":" in self.ip else self.ip
+
+
+class Publication:
+    """The address and the capability in an environment that kernels inherit."""
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        self._environ = environ
+        self._earlier: dict[str, str | None] = {}
+        self._ours: dict[str, str] = {}
+
+    def publish(self, listening: Listening, capability: str) -> None:
+        """Set the variables; what an outer server had left there is remembered."""
+        self._ours = {URL_VARIABLE: listening.url, CAPABILITY_VARIABLE: capability}
+        if listening.certificate and not listening.socket_path:
+            self._ours[CA_FILE_VARIABLE] = str(Path(listening.certificate).absolute())
+        names = (URL_VARIABLE, CAPABILITY_VARIABLE, CA_FILE_VARIABLE)
+        self._earlier = {name: self._environ.get(name) for name in names}
+        for name in names:
+            self._environ.pop(name, None)
+        self._environ.update(self._ours)
+
+    def withdraw(self) -> None:
+        """Put back what was there, unless somebody else has published since."""
+        for name, value in self._ours.items():
+            if self._environ.get(name) != value:
+                continue
+            earlier = self._earlier.get(name)
+            if earlier is None:
+                del self._environ[name]
+            else:
+                self._environ[name] = earlier
+        self._ours, self._earlier = {}, {}
