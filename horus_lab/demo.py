@@ -32,6 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from horus_lab.client import HorusClient
+from horus_lab.client.discovery import parse_url
 from horus_lab.errors import BrokerUnavailable, ConfigurationError, HorusError
 from horus_lab.notebook import tables, wording
 from horus_lab.records import DeviceState, Job, JobState
@@ -188,7 +189,9 @@ class Server:
             with contextlib.suppress(httpx.HTTPError):
                 answer = self._http.get("horus/api/v1/devices")
                 if answer.status_code == 200 and answer.json():
-                    return HorusClient(self.url, token=self._token)
+                    return HorusClient(
+                        parse_url(self.url, token=self._token, found_by="the demonstration")
+                    )
                 last = answer.text[:500]
             time.sleep(0.2)
         raise BrokerUnavailable(
