@@ -418,13 +418,14 @@ class WaitReason(Struct, frozen=True, kw_only=True):
 
 
 class StoryEntry(Struct, frozen=True, kw_only=True):
-    """One step in a job's life."""
+    """One step in a job's life. `event` names its kind, `event_id` the very event."""
 
     at: float
     event: str
     from_state: JobState | None
     to_state: JobState
     why: str = ""
+    event_id: str = ""
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
@@ -433,7 +434,9 @@ class Measurement(Struct, frozen=True, kw_only=True):
     Attributes:
         steps_per_second_alone: the mean rate over the time without neighbours.
         steps_per_second_shared: the mean rate over the time with neighbours.
-        slowdown: alone / shared, where both are known.
+        utilization: the mean over the samples while it ran; `utilization_alone` over those of
+            them without neighbours.
+        slowdown: alone / shared, where both are known; at least 1.
         slowdown_basis: `own` (its own time alone) or `history` (the same graph alone before).
     """
 
@@ -444,6 +447,8 @@ class Measurement(Struct, frozen=True, kw_only=True):
     seconds_shared: float = 0.0
     utilization: float | None = None
     utilization_samples: int = 0
+    utilization_alone: float | None = None
+    utilization_alone_samples: int = 0
     memory_peak_bytes: Bytes | None = None
     allocator_peak_bytes: Bytes | None = None
     slowdown: float | None = None
