@@ -74,12 +74,10 @@ class Publication:
 
     def withdraw(self) -> None:
         """Put back what was there, unless somebody else has published since."""
-        for name, value in self._ours.items():
-            if self._environ.get(name) != value:
+        for name, earlier in self._earlier.items():
+            if self._environ.get(name) != self._ours.get(name):
                 continue
-            earlier = self._earlier.get(name)
-            if earlier is None:
-                del self._environ[name]
-            else:
+            self._environ.pop(name, None)
+            if earlier is not None:
                 self._environ[name] = earlier
         self._ours, self._earlier = {}, {}

@@ -61,7 +61,15 @@ class HorusHandler(RecordAnswers):
         if not declared.isdigit() or int(declared) > MAX_BODY_BYTES:
             raise _too_large()
         if shown_capability(self.request.headers) is None:
-            await super().prepare()
+            try:
+                await super().prepare()
+            except web.HTTPError as error:
+                if error.status_code == 404:  # how Jupyter hides itself from other sites' pages
+                    raise Forbidden(
+                        "A page of another site may not use this server.",
+                        hint="Set c.ServerApp.allow_origin if it should.",
+                    ) from None
+                raise
             return
         if not self.check_host():
             raise Forbidden(

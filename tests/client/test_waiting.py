@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import _thread
+import os
+import signal
 import threading
 import time
 
@@ -123,9 +124,11 @@ def test_ctrl_c_cancels_at_the_broker_and_is_raised_again(
     broker: ScriptedBroker, request_: JobRequest
 ) -> None:
     broker.client().submit(request_)
-    later(0.3, _thread.interrupt_main)
+    later(0.3, os.kill, os.getpid(), signal.SIGINT)
+    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         acquire(broker.client(), request_)
+    assert time.monotonic() - begun < 15  # in the middle of a poll of 20 s
     assert broker.cancels == 1
     assert broker.job is not None
     assert broker.job.state is JobState.CANCELLED
