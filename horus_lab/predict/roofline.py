@@ -1,0 +1,232 @@
+"""How long one training step would keep a device busy, from first principles.
+
+Each (operation class, phase) of the step takes the longer of its arithmetic at the device's rate
+and its traffic at the device's bandwidth, plus a floor for every kernel. Where the host dispatches
+the kernels more slowly than the device runs them, the host sets the pace and the device idles
+between kernels: that idle share is what utilization lacks.
+
+On a CPU the host is the device: dispatch and work add up, and only large operations use every core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from horus_lab.records import DeviceKind, DeviceSpec, GraphFeatures, OperationClass
+
+Floats = npt.NDArray[np.float64]
+
+# The share of the peak rate that operations of a class reach when they are large.
+MATRIX_EFFICIENCY = {
+    OperationClass.CONVOLUTION: 0.45,
+    OperationClass.LINEAR: 0.60,
+    OperationClass.ATTENTION: 0.45,
+    OperationClass.RECURRENT: 0.30,
+}
+VECTOR_EFFICIENCY = 0.30
+BANDWIDTH_EFFICIENCY = 0.70
+KERNEL_SECONDS = 2.5e-6
+GPU_LOOP_SECONDS = 4e-4
+
+# A CPU step: what the training loop itself costs, and the traffic and arithmetic of one operation
+# from which half of the further cores help. Measured: benchmarks/predict/cpu_small.json.
+CPU_LOOP_SECONDS = 1.1e-3
+CPU_PARALLEL_BYTES = 4e5
+CPU_PARALLEL_FLOPS = 4e6
+CPU_MATRIX_EFFICIENCY = 0.5
+
+_SHORTEST_STEP = 1e-7
+_RATES = ("float32", "tf32", "float16", "bfloat16", "float64")
+_PRECISION_DTYPES = {
+    "16-mixed": "float16",
+    "16-true": "float16",
+    "bf16-mixed": "bfloat16",
+    "bf16-true": "bfloat16",
+    "64-true": "float64",
+}
+
+
+class Estimate(Struct, frozen=True):
+    """One step on each of several devices: arrays with one element a device, in seconds.
+
+    Attributes:
+        step: the step's time, the training loop included.
+        busy: the time in which the device runs any kernel (on a CPU: core-seconds over cores).
+        compute: the arithmetic alone at the reachable rate.
+        traffic: the memory traffic alone at the reachable bandwidth.
+        dispatch: the host's time to launch everything.
+    """
+
+    step: Floats
+    busy: Floats
+    compute: Floats
+    traffic: Floats
+    dispatch: Floats
+
+    @property
+    def utilization(self) -> Floats:
+        """The busy share of the step, 0-1."""
+        return np.clip(self.busy / self.step, 0.0, 1.0)
+
+    @property
+    def memory_utilization(self) -> Floats:
+        """The share of the step in which the memory moves data, 0-1."""
+        return np.clip(self.traffic / self.step, 0.0, 1.0)
+
+
+class Work(Struct, frozen=True):
+    """A step's operations as arrays, one element a (class, phase)."""
+
+    launches: Floats
+    flops: Floats
+    traffic_bytes: Floats
+    matrix: npt.NDArray[np.bool_]
+    efficiency: Floats
+    dtype_shares: tuple[Floats, Floats]
+
+
+def work_of(features: GraphFeatures) -> Work:
+    """The operations of a step as arrays. Without a break-down, the totals are one operation."""
+    rows = features.operations
+    if rows:
+        launches = np.array([float(row.launches) for row in rows])
+        flops = np.array([float(row.flops) for row in rows])
+        traffic = np.array([float(row.bytes_moved) for row in rows])
+        classes = [row.operation for row in rows]
+    else:
+        launches = np.array([float(features.launches)])
+        flops = np.array([float(features.flops)])
+        traffic = np.array([float(features.bytes_moved)])
+        classes = [OperationClass.LINEAR]
+    convolution = np.array([operation is OperationClass.CONVOLUTION for operation in classes])
+    shares = _dtype_shares(features)
+    # torch lets cuDNN compute float32 convolutions in TF32 and keeps matrix products in float32.
+    tensor = shares.copy()
+    tensor[1] += tensor[0]
+    tensor[0] = 0.0
+    by_class = np.where(convolution[:, None], tensor[None, :], shares[None, :])
+    return Work(
+        launches=launches,
+        flops=flops,
+        traffic_bytes=traffic,
+        matrix=np.array([operation in MATRIX_EFFICIENCY for operation in classes]),
+        efficiency=np.array(
+            [MATRIX_EFFICIENCY.get(operation, VECTOR_EFFICIENCY) for operation in classes]
+        ),
+        dtype_shares=(by_class, shares),
+    )
+
+
+def _dtype_shares(features: GraphFeatures) -> Floats:
+    shares = np.zeros(len(_RATES))
+    for dtype, flops in features.dtype_flops.items():
+        name = dtype.removeprefix("torch.")
+        shares[_RATES.index(name) if name in _RATES else 0] += float(flops)
+    total = float(shares.sum())
+    if total <= 0.0:
+        dtype = _PRECISION_DTYPES.get(features.precision, "float32")
+        shares[_RATES.index(dtype)] = 1.0
+        return shares
+    return shares / total
+
+
+class Capability(Struct, frozen=True):
+    """What devices can do, as arrays with one element a device (`rates`: dtype x device)."""
+
+    rates: Floats
+    bandwidth: Floats
+    launch: Floats
+    cores: Floats
+    cpu: npt.NDArray[np.bool_]
+
+
+def capability_of(specs: Sequence[DeviceSpec]) -> Capability:
+    """Several specifications side by side; a missing or absurd rate falls back to float32's."""
+    rates = np.array([[_rate(spec, dtype) for spec in specs] for dtype in _RATES])
+    return Capability(
+        rates=rates,
+        bandwidth=np.array([_positive(spec.memory_bandwidth, 1e11) for spec in specs]),
+        launch=np.array([_positive(spec.launch_seconds, 8e-6) for spec in specs]),
+        cores=np.array([float(max(1, spec.multiprocessors)) for spec in specs]),
+        cpu=np.array([spec.kind is DeviceKind.CPU for spec in specs]),
+    )
+
+
+def _rate(spec: DeviceSpec, dtype: str) -> float:
+    fallback = _positive(spec.peak_flops.get("float32", 0.0), 1e12)
+    return _positive(spec.peak_flops.get(dtype, fallback), fallback)
+
+
+def _positive(value: float, fallback: float) -> float:
+    return value if 1e-12 < value < 1e30 else fallback
+
+
+def estimate(work: Work, devices: Capability) -> Estimate:
+    """One step of `work` on each device. Every result is finite and the step longer than zero."""
+    by_class, _ = work.dtype_shares
+    per_flop = by_class @ (1.0 / devices.rates)
+    vector = 1.0 / devices.rates[0]
+    per_flop = np.where(work.matrix[:, None], per_flop, vector[None, :])
+    compute = work.flops[:, None] * per_flop / work.efficiency[:, None]
+    traffic = work.traffic_bytes[:, None] / (devices.bandwidth * BANDWIDTH_EFFICIENCY)[None, :]
+    dispatch = work.launches[:, None] * devices.launch[None, :]
+    gpu = _gpu(work, compute, traffic, dispatch)
+    if not devices.cpu.any():
+        return gpu
+    cpu = _cpu(work, compute, traffic, dispatch, devices.cores)
+    return Estimate(
+        *(
+            np.where(devices.cpu, one, other)
+            for one, other in (
+                (cpu.step, gpu.step),
+                (cpu.busy, gpu.busy),
+                (cpu.compute, gpu.compute),
+                (cpu.traffic, gpu.traffic),
+                (cpu.dispatch, gpu.dispatch),
+            )
+        )
+    )
+
+
+def _gpu(work: Work, compute: Floats, traffic: Floats, dispatch: Floats) -> Estimate:
+    device = np.maximum(compute, traffic) + (work.launches * KERNEL_SECONDS)[:, None]
+    step = np.maximum(device, dispatch).sum(axis=0) + GPU_LOOP_SECONDS
+    return Estimate(
+        step=np.maximum(step, _SHORTEST_STEP),
+        busy=device.sum(axis=0),
+        compute=compute.sum(axis=0),
+        traffic=traffic.sum(axis=0),
+        dispatch=dispatch.sum(axis=0),
+    )
+
+
+def _cpu(work: Work, compute: Floats, traffic: Floats, dispatch: Floats, cores: Floats) -> Estimate:
+    """Dispatch runs on one core; an operation's work spreads over all of them as it grows.
+
+    The measured rates are of all cores together, so work on one core takes `cores` times longer.
+    """
+    launches = np.maximum(work.launches, 1.0)
+    size = np.maximum(
+        work.traffic_bytes / launches / CPU_PARALLEL_BYTES,
+        work.flops / launches / CPU_PARALLEL_FLOPS,
+    )
+    spread = (size / (1.0 + size))[:, None]
+    reached = (
+        compute * (work.efficiency / np.where(work.matrix, CPU_MATRIX_EFFICIENCY, 0.1))[:, None]
+    )
+    together = np.maximum(reached, traffic)
+    speedup = 1.0 + spread * (cores[None, :] - 1.0)
+    duration = together * cores[None, :] / speedup
+    step = (duration + dispatch).sum(axis=0) + CPU_LOOP_SECONDS
+    core_seconds = (duration * speedup + dispatch).sum(axis=0) + CPU_LOOP_SECONDS
+    return Estimate(
+        step=np.maximum(step, _SHORTEST_STEP),
+        busy=core_seconds / cores,
+        compute=reached.sum(axis=0),
+        traffic=traffic.sum(axis=0),
+        dispatch=dispatch.sum(axis=0),
+    )
