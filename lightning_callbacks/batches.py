@@ -10,41 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import select
 import signal
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from horus_lab.errors import CaptureFailed
+from horus_lab.graph import untouched_randomness
 
 _CHILD_SECONDS = 20.0
 _MAX_DESCRIPTION_BYTES = 16 * 2**20
-
-
-@contextlib.contextmanager
-def untouched_randomness() -> Iterator[None]:
-    """Put back the random states of Python, numpy and torch's CPU generator afterwards.
-
-    CUDA's generators are left alone: reading their state would initialise CUDA.
-    """
-    import torch
-
-    python = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy is not None else None
-    torch_state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        if numpy is not None and numpy_state is not None:
-            numpy.random.set_state(numpy_state)
-        torch.set_rng_state(torch_state)
 
 
 def peek(loader: Any) -> Any:

@@ -18,6 +18,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from horus_lab.client.lease import Outcome
+from horus_lab.graph import untouched_randomness
 from horus_lab.records import Constraints, DeclaredNeeds, GraphFeatures, Job
 from lightning_callbacks import batches
 from lightning_callbacks.admission import Admission, AdmissionCancelled, Needs
@@ -175,7 +176,7 @@ class _Loader:
         if not self._asked:
             self._asked = True
             source = self._trainer.fit_loop._data_source
-            with batches.untouched_randomness():
+            with untouched_randomness():
                 self._loader = source.dataloader()
         return self._loader
 
