@@ -1,0 +1,83 @@
+"""Answers that change nothing: what a request would get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from horus_lab.devices.probe import ProcessTable
+from horus_lab.policy.cluster import ClusterView, Policy, QueuedView
+from horus_lab.records import (
+    Device,
+    DeviceUse,
+    Interval,
+    Job,
+    Prediction,
+    PredictReply,
+    PredictRequest,
+    ProcessIdentity,
+)
+from horus_lab.service.predictions import held_bytes
+
+_ASKING = "(asked)"
+
+
+def predict(
+    policy: Policy,
+    view: ClusterView,
+    owner: str,
+    request: PredictRequest,
+    predictions: Mapping[str, Prediction],
+    held: Mapping[str, int],
+    now: float,
+) -> PredictReply:
+    """Each device's answer, and the wait if the request were queued now, behind everybody."""
+    asked = QueuedView(
+        job_id=_ASKING,
+        owner=owner,
+        name=_ASKING,
+        submitted_at=now,
+        predictions=predictions,
+        constraints=request.constraints,
+        devices=request.devices,
+        held_bytes=held,
+    )
+    return PredictReply(
+        fits=policy.assess(view, asked, now),
+        expected_wait_seconds=_expected_wait(policy, view, asked, now),
+        queue_length=len(view.queue),
+    )
+
+
+def held(
+    table: ProcessTable,
+    uses: Iterable[DeviceUse],
+    devices: Mapping[str, Device],
+    process: ProcessIdentity | None,
+) -> dict[str, int]:
+    """What a process and its children hold on each device, where the last readings say so."""
+    if process is None:
+        return {}
+    readings = [use.reading for use in uses if use.reading.uuid in devices]
+    return held_bytes(readings, table.tree(process))
+
+
+def holds_already(jobs: Iterable[Job], process: ProcessIdentity | None) -> bool:
+    """Whether the process holds a slot: its bytes are then that job's, and nobody's free use."""
+    return any(job.state.holds and job.request.process == process for job in jobs)
+
+
+def _expected_wait(
+    policy: Policy, view: ClusterView, asked: QueuedView, now: float
+) -> Interval | None:
+    plan = policy.plan(replace(view, queue=(*view.queue, asked)), now)
+    if any(placement.job_id == _ASKING for placement in plan.placements):
+        return Interval(0.0, 0.0, 0.0)
+    reason = plan.waiting.get(_ASKING)
+    return reason.expected_seconds if reason is not None else None
+
+
+def is_simulated(device_uuid: str) -> bool:
+    """Whether the UUID is one that simulated devices have; they may no longer be here to ask."""
+    return device_uuid.upper().startswith("SIM-")
