@@ -111,9 +111,17 @@ class HorusLab(ExtensionApp):
         Raises:
             HorusError: it cannot start, with the reason.
         """
+        from horus_lab.service.settings import Pace, ServiceSettings
         from jupyter_ext.local import open_local
 
-        return await open_local(self)
+        return await open_local(
+            ServiceSettings(
+                store_url=self.store_url,
+                devices=self.devices,
+                policy=self.policy,
+                pace=Pace(sample=self.sample_seconds),
+            )
+        )
 
     async def stop_extension(self) -> None:
         """Let waiters go, write everything down, take the address back."""

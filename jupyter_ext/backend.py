@@ -62,7 +62,8 @@ class Backend(Protocol):
     ) -> Job:
         """The job; held back until its revision passes `after_revision`, `wait_seconds` at most.
 
-        Asked by the owner's kernel, it also counts as the client's contact.
+        Asked by its owner with `after_revision`, as a client that waits does, it also counts as
+        the client's contact.
         """
         ...
 

@@ -46,6 +46,7 @@ class ScriptedBroker:
         self.cancels = 0
         self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
+        self.ports: list[int] = []  # the caller's, by request: one for each connection
         self.before: Callable[[str, str], HorusError | bytes | None] = lambda method, path: None
         self.start()
 
@@ -159,6 +160,7 @@ class ScriptedBroker:
                 query = {name: values[0] for name, values in parse_qs(parts.query).items()}
                 broker.requests.append(f"{self.command} {path}")
                 broker.headers.append(dict(self.headers))
+                broker.ports.append(self.client_address[1])
                 status = 200
                 try:
                     said = broker.before(self.command, path)

@@ -139,4 +139,7 @@ def test_a_forked_child_opens_connections_of_its_own(
     os.waitpid(child, 0)
     with os.fdopen(reading) as said:
         assert json.loads(said.read()) == "job-1"
-    assert client.job("job-1").id == "job-1"
+    client.job("job-1")
+    submitted, childs, parents = broker.ports
+    assert childs != submitted
+    assert parents == submitted
