@@ -258,14 +258,14 @@ def _product(name: str, arguments: Sequence[Any]) -> float:
     if name in ("dot", "vdot", "ger"):
         return 2.0 * math.prod(shapes[0]) * (shapes[1][0] if name == "ger" else 1)
     matrix = next((shape for shape in shapes if len(shape) >= 2), (0,))
-    return 2.0 * math.prod(matrix)
+    return 2.0 * float(math.prod(matrix))
 
 
 def _recurrent(name: str, arguments: Sequence[Any]) -> float:
     """Every step multiplies by the input's and the hidden state's weights; backward twice."""
     steps, samples = arguments[0].shape[:2]
     weights = arguments[1].numel() + arguments[2].numel()
-    forward = 2.0 * steps * samples * weights
+    forward = 2.0 * float(steps * samples * weights)
     return 2.0 * forward if "backward" in name else forward
 
 
