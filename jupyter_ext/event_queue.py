@@ -30,10 +30,9 @@ class EventQueue:
 
     def receive(self, event: BrokerEvent) -> None:
         """Take one event. Called from the subscription's thread."""
-        while not self._room.acquire(timeout=0.5):
-            if self._closed.is_set():
-                return
-        self._put(event)
+        if not self._closed.is_set():
+            self._room.acquire()
+            self._put(event)
 
     def lost(self) -> None:
         """The subscription has ended. Called from any thread."""
@@ -47,6 +46,7 @@ class EventQueue:
     def close(self) -> None:
         """Read no more."""
         self._closed.set()
+        self._room.release()  # for the sender that may be waiting for room
 
     async def next(self) -> BrokerEvent:
         """The next event.
