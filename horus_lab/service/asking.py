@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 
+import psutil
 from msgspec.structs import replace
 
 from horus_lab.devices.probe import ProcessTable
 from horus_lab.policy.cluster import ClusterView, Policy, QueuedView
 from horus_lab.records import (
     Device,
+    DeviceKind,
     DeviceUse,
     Interval,
     Job,
@@ -56,11 +59,34 @@ def held(
     devices: Mapping[str, Device],
     process: ProcessIdentity | None,
 ) -> dict[str, int]:
-    """What a process and its children hold on each device, where the last readings say so."""
+    """What a process and its children hold on each device; absent where nobody can say.
+
+    Of a GPU the last readings tell. The CPU probe reads only the processes of known jobs, so a
+    newcomer's are looked at here, counted as that probe counts them.
+    """
     if process is None:
         return {}
-    readings = [use.reading for use in uses if use.reading.uuid in devices]
-    return held_bytes(readings, table.tree(process))
+    pids = table.tree(process)
+    found = held_bytes((use.reading for use in uses if use.reading.uuid in devices), pids)
+    for device in devices.values():
+        if device.kind is DeviceKind.CPU and device.uuid not in found:
+            own = own_bytes(pids)
+            if own is not None:
+                found[device.uuid] = own
+    return found
+
+
+def own_bytes(pids: frozenset[int]) -> int | None:
+    """Resident memory of these processes without what they share with files.
+
+    `None` where none of them can be looked at.
+    """
+    counts = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error, OSError):
+            memory = psutil.Process(pid).memory_info()
+            counts.append(max(0, memory.rss - memory.shared))
+    return sum(counts) if counts else None
 
 
 def holds_already(jobs: Iterable[Job], process: ProcessIdentity | None) -> bool:

@@ -27,7 +27,7 @@ def build_service(settings: ServiceSettings) -> BrokerService:
     table = PsutilProcessTable()
     policy = policy_named(settings.policy, FittedInterference.load())
     predictor = ShippedPredictor.load()
-    probe = choose_probe(settings.devices)
+    probe, notices = choose_probe(settings.devices)
     store = SqlStore.open(settings.store_url)
     return BrokerService(
         Parts(
@@ -38,6 +38,7 @@ def build_service(settings: ServiceSettings) -> BrokerService:
             watcher=PidfdWatcher(table),
             predictor=predictor,
             policy=policy,
+            notices=notices,
         ),
         settings,
     )

@@ -172,6 +172,8 @@ class Sampler:
 
     def _trees(self, jobs: tuple[Job, ...]) -> dict[str, frozenset[int]]:
         found: dict[ProcessIdentity, frozenset[int]] = {}
+        # A kernel may hold one slot and wait for another: its bytes are those of the slot.
+        jobs = tuple(sorted(jobs, key=lambda job: not job.state.holds))
         for job in jobs:
             process = job.request.process
             if process not in found:

@@ -100,6 +100,7 @@ class SqlStore:
         file = sqlite.file_of(url)
         sqlite.prepare_folder(file, mounts)
         lock = StoreLock(file, time.time())
+        sqlite.make_private(file)
         engine = sqlite.open_engine(
             file, busy_seconds=settings.busy_seconds, max_bytes=settings.max_bytes
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sqlite3
 from pathlib import Path
@@ -61,6 +63,15 @@ def prepare_folder(file: Path, mounts: Path = MOUNTS) -> None:
             f"The store's folder {file.parent} cannot be made: {error.strerror or error}.",
             hint="Make it writable for this account, or choose another store.",
         ) from error
+
+
+def make_private(file: Path) -> None:
+    """Make the file where there is none, readable for this account alone.
+
+    An empty file is an empty database; the log files beside it get the same mode from SQLite.
+    """
+    with contextlib.suppress(OSError):  # SQLite says better what is wrong
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def file_system(path: Path, mounts: str) -> str:
