@@ -129,6 +129,8 @@ class SqlStore:
                             id=_ROW, epoch=0, broker_id="", claimed_at=0.0, next_fence=1
                         )
                     )
+                # Changes nothing, and fails now where nothing can be written.
+                connection.execute(update(schema.broker).values(epoch=schema.broker.c.epoch))
 
     @property
     def description(self) -> str:
