@@ -1,106 +1,33 @@
-"""What heartbeats and readings say of a job: its rates, its slowdown, what is left to do."""
+"""What was measured of jobs and owners: rates, slowdown, utilization, time left, fair share."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
-from horus_lab.broker.state import Pace
-from horus_lab.records import Basis, Heartbeat, Interval, Job, Measurement, Prediction
+from horus_lab.broker.state import Live
+from horus_lab.records import (
+    Basis,
+    Device,
+    Heartbeat,
+    Interval,
+    Job,
+    Measurement,
+    Prediction,
+    Release,
+)
 
-_LONGEST_STRETCH_SECONDS = 60.0
-_REMAINING_SPREAD = 0.25
-
-
-def first_device(job: Job) -> str | None:
-    """The device that a job's prediction is read for: its first slot's."""
-    return job.lease.slots[0].device_uuid if job.lease and job.lease.slots else None
+_LN2 = math.log(2.0)
+_LEAST_USAGE = 1e-3
 
 
 def prediction_of(job: Job) -> Prediction | None:
-    """The prediction for the device the job is on; for a waiting job its first one."""
-    uuid = first_device(job)
-    if uuid is not None and uuid in job.predictions:
-        return job.predictions[uuid]
-    return next(iter(job.predictions.values()), None)
-
-
-def beat(
-    measured: Measurement,
-    pace: Pace,
-    heartbeat: Heartbeat,
-    *,
-    shared: bool,
-    solo_rate: float | None,
-    solo_seconds: float,
-    now: float,
-) -> tuple[Measurement, Pace]:
-    """Take in one heartbeat.
-
-    The stretch since the last beat counts as alone or shared only if the neighbours did not
-    change within it. Rates are weighted by time: steps over seconds of their kind.
-    """
-    if heartbeat.sequence <= pace.sequence:
-        return measured, pace
-    rate = heartbeat.steps_per_second
-    seconds = min(max(0.0, now - pace.beat_at), _LONGEST_STRETCH_SECONDS)
-    alone_steps, shared_steps = pace.alone_steps, pace.shared_steps
-    seconds_alone, seconds_shared = measured.seconds_alone, measured.seconds_shared
-    if rate is not None and not pace.mixed:
-        if shared:
-            shared_steps += rate * seconds
-            seconds_shared += seconds
-        else:
-            alone_steps += rate * seconds
-            seconds_alone += seconds
-    pace = Pace(
-        beat_at=now,
-        sequence=heartbeat.sequence,
-        mixed=False,
-        rate=rate if rate is not None else pace.rate,
-        alone_steps=alone_steps,
-        shared_steps=shared_steps,
-    )
-    peaks = (measured.allocator_peak_bytes, heartbeat.allocator_peak_bytes)
-    measured = replace(
-        measured,
-        steps=max(measured.steps, heartbeat.steps),
-        seconds_alone=seconds_alone,
-        seconds_shared=seconds_shared,
-        steps_per_second_alone=alone_steps / seconds_alone if seconds_alone > 0 else None,
-        steps_per_second_shared=shared_steps / seconds_shared if seconds_shared > 0 else None,
-        allocator_peak_bytes=max((p for p in peaks if p is not None), default=None),
-    )
-    return with_slowdown(measured, solo_rate=solo_rate, solo_seconds=solo_seconds), pace
-
-
-def with_slowdown(
-    measured: Measurement, *, solo_rate: float | None, solo_seconds: float
-) -> Measurement:
-    """The slowdown from the job's own time alone, else from earlier runs alone, else unknown."""
-    shared = measured.steps_per_second_shared
-    if shared is None or shared <= 0 or measured.seconds_shared < solo_seconds:
-        return measured
-    alone = measured.steps_per_second_alone
-    if alone is not None and measured.seconds_alone >= solo_seconds:
-        return replace(measured, slowdown=max(1.0, alone / shared), slowdown_basis="own")
-    if solo_rate is not None:
-        return replace(measured, slowdown=max(1.0, solo_rate / shared), slowdown_basis="history")
-    return measured
-
-
-def seen(
-    measured: Measurement, *, memory_bytes: int | None, utilization: float | None
-) -> Measurement:
-    """Take in one reading: the peak of memory, the mean of utilization while it trains."""
-    peaks = (measured.memory_peak_bytes, memory_bytes)
-    peak = max((p for p in peaks if p is not None), default=None)
-    if utilization is None or measured.steps == 0:
-        return replace(measured, memory_peak_bytes=peak)
-    count = measured.utilization_samples
-    mean = ((measured.utilization or 0.0) * count + utilization) / (count + 1)
-    return replace(
-        measured, memory_peak_bytes=peak, utilization=mean, utilization_samples=count + 1
-    )
+    """The prediction for the first device that the job is on; `None` where there is none."""
+    if job.lease is None or not job.lease.slots:
+        return None
+    return job.predictions.get(job.lease.slots[0].device_uuid)
 
 
 def solo_rate(job: Job) -> float | None:
@@ -112,16 +39,199 @@ def solo_rate(job: Job) -> float | None:
     return 1.0 / step.p50 if step is not None and step.p50 > 0 else None
 
 
-def remaining_seconds(job: Job, pace: Pace | None) -> Interval | None:
-    """How long a holder will go on: steps left at its rate, else at the predicted step time."""
+def beaten(
+    measured: Measurement,
+    live: Live,
+    beat: Heartbeat,
+    now: float,
+    *,
+    solo_steps_per_second: float | None,
+    solo_seconds: float,
+) -> tuple[Measurement, Live]:
+    """A job's measurements after a heartbeat.
+
+    The beat's rate (without one, the steps since the last beat over the time since) is credited
+    to the time since the last beat: to the time alone or to the time with neighbours, and to
+    neither where neighbours came or went in between. Means are weighted by time. The time before
+    the first beat that reports steps is start-up, and credited to neither.
+    """
+    gained = max(0, beat.steps - measured.steps)
+    measured = replace(
+        measured,
+        steps=measured.steps + gained,
+        allocator_peak_bytes=largest(measured.allocator_peak_bytes, beat.allocator_peak_bytes),
+    )
+    if measured.steps == 0:
+        return measured, live
+    seconds = 0.0 if live.beat_at is None else max(0.0, now - live.beat_at)
+    rate = beat.steps_per_second
+    if rate is None and seconds > 0.0:
+        rate = gained / seconds
+    after = replace(live, beat_at=now, mixed=False, rate=live.rate if rate is None else rate)
+    if rate is None or seconds == 0.0 or live.mixed:
+        return measured, after
+    if live.shared:
+        measured = replace(
+            measured,
+            steps_per_second_shared=_mean(
+                measured.steps_per_second_shared, measured.seconds_shared, rate, seconds
+            ),
+            seconds_shared=measured.seconds_shared + seconds,
+        )
+    else:
+        measured = replace(
+            measured,
+            steps_per_second_alone=_mean(
+                measured.steps_per_second_alone, measured.seconds_alone, rate, seconds
+            ),
+            seconds_alone=measured.seconds_alone + seconds,
+        )
+    return with_slowdown(measured, solo_steps_per_second, solo_seconds), after
+
+
+def with_slowdown(
+    measured: Measurement, solo_steps_per_second: float | None, solo_seconds: float
+) -> Measurement:
+    """The slowdown from the job's own time alone, else from earlier runs alone, else unknown."""
+    shared = measured.steps_per_second_shared
+    if not shared or measured.seconds_shared < solo_seconds:
+        return measured
+    alone = measured.steps_per_second_alone
+    if alone is not None and measured.seconds_alone >= solo_seconds:
+        return replace(measured, slowdown=max(1.0, alone / shared), slowdown_basis="own")
+    if solo_steps_per_second is not None:
+        slowdown = max(1.0, solo_steps_per_second / shared)
+        return replace(measured, slowdown=slowdown, slowdown_basis="history")
+    return measured
+
+
+def released(measured: Measurement, release: Release) -> Measurement:
+    """A job's measurements after its own last word."""
+    return replace(
+        measured,
+        steps=max(measured.steps, release.steps),
+        allocator_peak_bytes=largest(measured.allocator_peak_bytes, release.allocator_peak_bytes),
+    )
+
+
+def seen(
+    measured: Measurement, *, memory_bytes: int | None, utilization: float | None, shared: bool
+) -> Measurement:
+    """A job's measurements after a look: memory's peak, utilization's mean while it trains.
+
+    Before the first step the process only prepares, so its utilization says nothing yet.
+    """
+    measured = replace(
+        measured, memory_peak_bytes=largest(measured.memory_peak_bytes, memory_bytes)
+    )
+    if utilization is None or measured.steps == 0:
+        return measured
+    measured = replace(
+        measured,
+        utilization=_mean(measured.utilization, measured.utilization_samples, utilization, 1),
+        utilization_samples=measured.utilization_samples + 1,
+    )
+    if shared:
+        return measured
+    return replace(
+        measured,
+        utilization_alone=_mean(
+            measured.utilization_alone, measured.utilization_alone_samples, utilization, 1
+        ),
+        utilization_alone_samples=measured.utilization_alone_samples + 1,
+    )
+
+
+def remaining_seconds(job: Job, live: Live | None, now: float) -> Interval | None:
+    """How long a holder will probably go on; `None` where nobody can say.
+
+    Steps left at its last rate, between the fastest and the slowest mean seen of it (over its
+    whole time, pauses included, too); before its first rate, steps left times the predicted step
+    time.
+    """
     if job.request.steps is None:
         return None
-    left = max(0, job.request.steps - job.measured.steps)
-    if pace is not None and pace.rate:
-        middle = left / pace.rate
-        return Interval(middle * (1 - _REMAINING_SPREAD), middle, middle * (1 + _REMAINING_SPREAD))
+    left = float(max(0, job.request.steps - job.measured.steps))
+    if live is not None and live.rate:
+        rates = [live.rate]
+        rates += [
+            rate
+            for rate in (
+                job.measured.steps_per_second_alone,
+                job.measured.steps_per_second_shared,
+            )
+            if rate
+        ]
+        if job.started_at is not None and now > job.started_at and job.measured.steps > 0:
+            rates.append(job.measured.steps / (now - job.started_at))
+        return Interval(left / max(rates), left / live.rate, left / min(rates))
     prediction = prediction_of(job)
     step = prediction.step_seconds if prediction is not None else None
     if step is None:
         return None
     return Interval(left * step.p10, left * step.p50, left * step.p90)
+
+
+def share(job: Job, devices: Mapping[str, Device]) -> float:
+    """How many devices' worth a job holds: on each, the larger of its shares of memory and load.
+
+    An exclusive job, and one whose load is unknown so that nobody may join it, holds all of it.
+    """
+    total = 0.0
+    for slot in job.lease.slots if job.lease else ():
+        device = devices.get(slot.device_uuid)
+        alone = job.request.constraints.exclusive or slot.utilization is None
+        if alone or device is None or device.capacity_bytes == 0:
+            total += 1.0
+        else:
+            load = slot.utilization or 0.0
+            total += min(1.0, max(slot.reserved_bytes / device.capacity_bytes, load))
+    return total
+
+
+def accrued(
+    usage: Mapping[str, float],
+    shares: Mapping[str, float],
+    seconds: float,
+    half_life_seconds: float,
+) -> dict[str, float]:
+    """Each owner's decayed device-seconds after `seconds` more of holding these shares.
+
+    The exact integral: u' = s - u ln2/h, so u(t) = u 2^(-t/h) + s h/ln2 (1 - 2^(-t/h)).
+    """
+    keep = 0.5 ** (seconds / half_life_seconds)
+    gain = half_life_seconds / _LN2 * (1.0 - keep)
+    later = {owner: value * keep for owner, value in usage.items()}
+    for owner, held in shares.items():
+        later[owner] = later.get(owner, 0.0) + held * gain
+    return {owner: value for owner, value in later.items() if value > _LEAST_USAGE}
+
+
+def past_usage(
+    jobs: tuple[Job, ...], devices: Mapping[str, Device], now: float, half_life_seconds: float
+) -> dict[str, float]:
+    """Each owner's decayed device-seconds as the kept jobs tell it, after a restart."""
+    usage: dict[str, float] = {}
+    for job in jobs:
+        if job.lease is None:
+            continue
+        start = min(job.lease.granted_at, now)
+        stop = min(job.ended_at if job.ended_at is not None else now, now)
+        held = accrued(
+            {}, {job.owner: share(job, devices)}, max(0.0, stop - start), half_life_seconds
+        )
+        since = accrued(held, {}, now - stop, half_life_seconds)
+        for owner, value in since.items():
+            usage[owner] = usage.get(owner, 0.0) + value
+    return usage
+
+
+def largest(one: int | None, other: int | None) -> int | None:
+    """The larger of two amounts, of which either may be unknown."""
+    return max((value for value in (one, other) if value is not None), default=None)
+
+
+def _mean(mean: float | None, weight: float, value: float, value_weight: float) -> float:
+    if mean is None:
+        return value
+    return mean + (value - mean) * value_weight / (weight + value_weight)

@@ -1,9 +1,12 @@
 """The table of a job's states: which event leads from where to where, and why.
 
-`docs/states.md` shows this table; `python -m horus_lab.broker.transitions` prints it.
+The broker makes no step that is not in this table. `docs/states.md` shows it;
+`python -m horus_lab.broker.transitions` prints it.
 """
 
 from __future__ import annotations
+
+import sys
 
 from msgspec import Struct
 
@@ -14,7 +17,11 @@ S, F = JobState.SUSPECT, JobState.FENCED
 
 
 class Transition(Struct, frozen=True):
-    """One allowed step. `source` is `None` for a job that begins."""
+    """One allowed step. `source` is `None` for a job that begins.
+
+    `event` names the broker's event; `Grant` and `Withdraw` are the broker's own decisions, made
+    within whatever event gave it the occasion.
+    """
 
     source: JobState | None
     event: str
@@ -26,9 +33,11 @@ TABLE: tuple[Transition, ...] = (
     Transition(None, "Submitted", Q, "some device could hold it"),
     Transition(None, "Submitted", JobState.REJECTED, "no device could ever hold it"),
     Transition(Q, "Grant", G, "every check passes on a device"),
+    Transition(Q, "Predicted", JobState.REJECTED, "a better prediction shows it never fits"),
     Transition(Q, "Cancelled", JobState.CANCELLED, "its owner gave up"),
     Transition(Q, "ProcessEnded", JobState.LOST, "its process is gone"),
     Transition(G, "Confirmed", R, "its client took the grant"),
+    Transition(G, "Beat", R, "it trains under this fence: a beat overtook the confirmation"),
     Transition(G, "Withdraw", Q, "its client did not take the grant in time"),
     Transition(G, "Cancelled", JobState.CANCELLED, "its owner gave up before it started"),
     Transition(G, "Released", JobState.CANCELLED, "its client gave the grant back unused"),
@@ -41,6 +50,7 @@ TABLE: tuple[Transition, ...] = (
     Transition(R, "ProcessEnded", JobState.LOST, "its whole process tree is gone"),
     Transition(R, "ProcessEnded", F, "its process is gone, and processes it started live on"),
     Transition(S, "Beat", R, "contact is back; the reservation was untouched"),
+    Transition(S, "Confirmed", R, "contact is back: a repeated confirmation"),
     Transition(S, "Released", JobState.DONE, "training ended"),
     Transition(S, "Released", JobState.FAILED, "training raised"),
     Transition(S, "Released", JobState.CANCELLED, "training was interrupted"),
@@ -53,11 +63,18 @@ ALLOWED = frozenset((step.source, step.event, step.target) for step in TABLE)
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2"]
+    """The table as a Mermaid state diagram, one arrow from a state to the next."""
+    arrows: dict[tuple[str, str], list[str]] = {}
     for step in TABLE:
         source = step.source.value if step.source else "[*]"
-        lines.append(f"    {source} --> {step.target.value}: {step.event}")
+        events = arrows.setdefault((source, step.target.value), [])
+        if step.event not in events:
+            events.append(step.event)
+    lines = ["stateDiagram-v2"]
+    lines += [
+        f"    {source} --> {target}: {', '.join(events)}"
+        for (source, target), events in arrows.items()
+    ]
     ended = sorted({step.target.value for step in TABLE if step.target.ended})
     lines += [f"    {state} --> [*]" for state in ended]
     return "\n".join(lines)
@@ -72,5 +89,10 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def markdown() -> str:
+    """Diagram and table as they stand in `docs/states.md`."""
+    return f"```mermaid\n{diagram()}\n```\n\n{table()}\n"
+
+
 if __name__ == "__main__":
-    print(f"```mermaid\n{diagram()}\n```\n\n{table()}")  # noqa: T201 - that is what it is for
+    sys.stdout.write(markdown())
