@@ -200,10 +200,12 @@ class Driver:
         """
         if self._doubtful is None:
             return
-        landed = any(self._store.job(job.id) == job for job in self._doubtful)
+        landed = [job for job in self._doubtful if self._store.job(job.id) == job]
         if landed:
             self._take_up(now)
         self._doubtful = None
+        for job in landed:
+            self._effects.announce(self.broker.jobs.get(job.id, job))
 
     def _take_up(self, now: float) -> StoredState:
         stored = self._store.load()

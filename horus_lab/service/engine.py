@@ -297,8 +297,10 @@ class Engine:
             )
 
     def _handle(self, event: events.Event) -> None:
-        self._driver.handle(event, self._clock.now())
-        self._publish()
+        try:
+            self._driver.handle(event, self._clock.now())
+        finally:
+            self._publish()
 
     def _news(self, event: events.Event) -> bool:
         """Handle what nobody waits for the answer of; whether it was taken in."""

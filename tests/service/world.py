@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from horus_lab.devices.attribution import attribute
+from horus_lab.devices.processes import PsutilProcessTable
 from horus_lab.policy.cluster import ClusterView, Placement, Plan, QueuedView
 from horus_lab.records import (
     Basis,
@@ -20,7 +20,6 @@ from horus_lab.records import (
     DeviceKind,
     DeviceReading,
     DeviceSpec,
-    DeviceUse,
     Fit,
     GraphFeatures,
     Interval,
@@ -81,9 +80,10 @@ def features(graph_hash: str = "0123456789abcdef") -> GraphFeatures:
 
 
 def identity(pid: int | None = None) -> ProcessIdentity:
-    pid = pid or os.getpid()
-    ticks = int(psutil.Process(pid).create_time() * 100)
-    return ProcessIdentity(boot_id="boot", pid_namespace=1, pid=pid, start_ticks=ticks)
+    """A real process's; without a pid, this one's."""
+    found = PsutilProcessTable().identify(pid or os.getpid())
+    assert found is not None
+    return found
 
 
 def request(name: str = "r1", gib: float = 4.0, **changes: Any) -> JobRequest:
@@ -244,39 +244,6 @@ class ScriptedProbe:
         )
 
 
-def attribute_plainly(
-    readings: tuple[DeviceReading, ...], trees: Mapping[str, frozenset[int]]
-) -> tuple[DeviceUse, ...]:
-    """A process belongs to the first job whose tree has it; the rest is unmanaged."""
-    uses = []
-    for reading in readings:
-        by_job: dict[str, int] = {}
-        for process in reading.processes:
-            owner = next((job for job, pids in trees.items() if process.pid in pids), None)
-            if owner is not None:
-                by_job[owner] = by_job.get(owner, 0) + (process.memory_bytes or 0)
-        rest = max(0, (reading.memory_used_bytes or 0) - sum(by_job.values()))
-        uses.append(DeviceUse(reading=reading, by_job=by_job, unmanaged_bytes=rest))
-    return tuple(uses)
-
-
-class PlainTable:
-    """Real processes by pid alone."""
-
-    def identify(self, pid: int) -> ProcessIdentity | None:
-        return identity(pid) if psutil.pid_exists(pid) else None
-
-    def alive(self, process: ProcessIdentity) -> bool:
-        return psutil.pid_exists(process.pid)
-
-    def tree(self, process: ProcessIdentity) -> frozenset[int]:
-        try:
-            root = psutil.Process(process.pid)
-            return frozenset({root.pid, *(child.pid for child in root.children(recursive=True))})
-        except psutil.NoSuchProcess:
-            return frozenset()
-
-
 class HandWatcher:
     """Processes end when a test says so."""
 
@@ -327,8 +294,8 @@ class World:
         given: dict[str, Any] = {
             "store": SqlStore.open(self.url, self.store_settings),
             "probe": self.probe,
-            "table": PlainTable(),
-            "attribute": attribute_plainly,
+            "table": PsutilProcessTable(),
+            "attribute": attribute,
             "watcher": self.watcher,
             "predictor": self.predictor,
             "policy": FirstFit(),
