@@ -13,7 +13,7 @@ from jupyter_server.auth import AllowAllAuthorizer, Authorizer, User
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from horus_lab.errors import Forbidden, InvalidRequest, TooLarge, UnknownJob
+from horus_lab.errors import Forbidden, HorusError, InvalidRequest, TooLarge, UnknownJob
 from horus_lab.records import (
     Confirm,
     Heartbeat,
@@ -52,25 +52,39 @@ class HorusHandler(RecordAnswers):
         self._kernel: Caller | None = None
         self._chunks: list[bytes] = []
         self._received = 0
+        self._refusal: HorusError | web.HTTPError | None = None
         self._call: asyncio.Future[Any] | None = None
         self._gone = False
 
     async def prepare(self) -> None:  # type: ignore[override] # as in APIHandler itself
-        """Find out who is calling before anything else happens."""
-        declared = self.request.headers.get("Content-Length", "0")
-        if not declared.isdigit() or int(declared) > MAX_BODY_BYTES:
-            raise _too_large()
-        if shown_capability(self.request.headers) is None:
-            try:
-                await super().prepare()
-            except web.HTTPError as error:
-                if error.status_code == 404:  # how Jupyter hides itself from other sites' pages
-                    raise Forbidden(
-                        "A page of another site may not use this server.",
-                        hint="Set c.ServerApp.allow_origin if it should.",
-                    ) from None
-                raise
+        """Find out who is calling before anything else happens.
+
+        A refusal waits until the body is read, and is all that the request's method then does:
+        an answer that comes earlier makes Tornado break the connection, and whoever is still
+        sending, or sends the next request over it, never reads the reason.
+        """
+        try:
+            await self._identify()
+        except (HorusError, web.HTTPError) as error:
+            self._refusal = error
+            assert self.request.method is not None
+            setattr(self, self.request.method.lower(), self._refuse)
+
+    async def _identify(self) -> None:
+        if shown_capability(self.request.headers) is not None:
+            self._identify_kernel()
             return
+        try:
+            await super().prepare()
+        except web.HTTPError as error:
+            if error.status_code == 404:  # how Jupyter hides itself from other sites' pages
+                raise Forbidden(
+                    "A page of another site may not use this server.",
+                    hint="Set c.ServerApp.allow_origin if it should.",
+                ) from None
+            raise
+
+    def _identify_kernel(self) -> None:
         if not self.check_host():
             raise Forbidden(
                 f"The server does not answer for the host {self.request.host!r}.",
@@ -81,13 +95,17 @@ class HorusHandler(RecordAnswers):
         self._kernel = self._wiring.access.kernel(self.request.headers)
         self.current_user = User(username=self._wiring.access.owner)
 
+    async def _refuse(self, **_path: str) -> None:
+        assert self._refusal is not None
+        raise self._refusal
+
     def data_received(self, chunk: bytes) -> None:
-        """Gather the body; what is too much is dropped as it comes."""
+        """Gather the body; what is too much, or nobody's, is dropped as it comes."""
         self._received += len(chunk)
-        if self._received <= MAX_BODY_BYTES:
-            self._chunks.append(chunk)
-        else:
+        if self._received > MAX_BODY_BYTES or self._refusal is not None:
             self._chunks.clear()
+        else:
+            self._chunks.append(chunk)
 
     def on_connection_close(self) -> None:
         """The client is gone: stop waiting for it."""
@@ -122,7 +140,10 @@ class HorusHandler(RecordAnswers):
             InvalidRequest: it is no such record.
         """
         if self._received > MAX_BODY_BYTES:
-            raise _too_large()
+            raise TooLarge(
+                f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB.",
+                hint="Send graph features, not the model.",
+            )
         return decode(b"".join(self._chunks), kind)
 
     def whole(self, name: str, default: int | None, *, most: int = 2**53) -> int | None:
@@ -352,13 +373,6 @@ def _checked(job_id: str) -> str:
             hint="Take the id from the list of jobs.",
         )
     return job_id
-
-
-def _too_large() -> TooLarge:
-    return TooLarge(
-        f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB.",
-        hint="Send graph features, not the model.",
-    )
 
 
 def _bad_argument(name: str, text: str, expected: str) -> InvalidRequest:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from horus_lab.errors import BrokerUnavailable, HorusError
+from horus_lab.errors import BrokerUnavailable, HorusError, NeverFits
 from horus_lab.records import (
     BrokerEvent,
     Confirm,
@@ -100,8 +100,15 @@ class LocalBackend:
         return await asyncio.wrap_future(self._service.predict(caller.owner, request))
 
     async def submit(self, caller: Caller, request: JobRequest) -> tuple[Job, bool]:
-        """The job, and whether it is new."""
-        return await asyncio.wrap_future(self._service.submit(caller.owner, request))
+        """The job, and whether it is new.
+
+        Raises:
+            NeverFits: the job was rejected; it stays in the history with its reason.
+        """
+        job, new = await asyncio.wrap_future(self._service.submit(caller.owner, request))
+        if job.state is JobState.REJECTED:
+            raise _never_fits(job)
+        return job, new
 
     async def confirm(self, caller: Caller, job_id: str, confirm: Confirm) -> Job:
         """The client takes its grant."""
@@ -249,3 +256,12 @@ class LocalBackend:
         self._stop_listening()
         await asyncio.to_thread(self._service.stop)
         self._waiters.wake_all()
+
+
+def _never_fits(job: Job) -> NeverFits:
+    why = job.outcome.rstrip(".") or "no device here could hold it, even alone"
+    return NeverFits(
+        f"{job.request.name} can never run here: {why}.",
+        hint="Ask for less (a smaller batch or model, fewer devices); "
+        "`%horus predict` shows what it needs on each device.",
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +13,7 @@ import httpx
 import pytest
 
 from horus_lab.client import HorusClient
+from horus_lab.errors import UnknownJob
 from jupyter_ext.access import server_owner
 from tests.server.conftest import API, CAPABILITY, TOKEN, Server
 from tests.server.contract import check, routes
@@ -55,6 +59,20 @@ def test_what_is_no_route_is_authenticated_too(server: Server) -> None:
         assert nobody.get("horus/api").status_code == 401
     answer = server.http.get("horus/api/v2/health")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("size", [0, 10, 3 * 2**20])
+def test_a_refusal_leaves_the_connection_usable_and_is_always_read(
+    server: Server, size: int
+) -> None:
+    with server.bare() as nobody:
+        for _ in range(20):
+            nobody.cookies.clear()
+            answer = nobody.post(API + "jobs", content=b" " * size)
+            assert answer.status_code == 401
+            assert "Connection" not in answer.headers
+            with_token = nobody.get(API + "health", headers={"Authorization": f"token {TOKEN}"})
+            assert with_token.status_code == 200
 
 
 def test_a_method_that_a_route_lacks_is_405_in_json(server: Server) -> None:
@@ -141,7 +159,7 @@ def test_an_authorizer_can_keep_people_out_and_kernels_in(
     )
     server = start_server(
         "--ServerApp.authorizer_class=readers.Readers",
-        environment={"PYTHONPATH": str(tmp_path)},
+        environment={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     )
     assert server.http.get(API + "devices").status_code == 200
     answer = server.http.delete(API + "jobs/no-such-job")
@@ -165,14 +183,11 @@ def test_a_kernels_capability_works_in_every_mode_of_the_server(
 ) -> None:
     server = start_server(*arguments, token=token)
     client = HorusClient(server.url, CAPABILITY)
-    with pytest.raises(Exception, match="No job has this id"):
+    with pytest.raises(UnknownJob):
         client.cancel("no-such-job")  # a change, for which a cookie would need an XSRF token
 
 
 def test_the_owner_is_the_systems_user_and_not_what_the_environment_says() -> None:
-    import os
-    import pwd
-
     assert server_owner({"USER": "root2", "LOGNAME": "x"}) == pwd.getpwuid(os.getuid()).pw_name
 
 

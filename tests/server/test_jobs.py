@@ -92,6 +92,7 @@ def test_a_job_lives_from_submission_to_history(call: Callable[..., Any]) -> Non
         "done",
     ]
     assert call("GET", "history?limit=1")["jobs"][0]["id"] == job["id"]
+    assert call("DELETE", path, status=409)["code"] == "invalid_transition"
 
 
 def test_the_same_submission_again_is_the_same_job(call: Callable[..., Any]) -> None:
@@ -135,9 +136,8 @@ def test_a_waiting_job_tells_why_and_can_be_cancelled(call: Callable[..., Any]) 
     queued = call("GET", "jobs?state=queued")
     assert waiting["id"] in [job["id"] for job in queued]
     assert {job["state"] for job in queued} == {"queued"}
-    assert call("DELETE", f"jobs/{waiting['id']}")["state"] == "cancelled"
-    reply = call("DELETE", f"jobs/{waiting['id']}", status=409)
-    assert reply["code"] == "invalid_transition"
+    for _ in range(2):  # asked again, it is answered the same
+        assert call("DELETE", f"jobs/{waiting['id']}")["state"] == "cancelled"
 
 
 def test_a_running_job_that_is_cancelled_is_asked_to_stop(call: Callable[..., Any]) -> None:
