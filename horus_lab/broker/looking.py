@@ -106,6 +106,7 @@ def devices_changed(draft: Draft, event: events.DevicesChanged) -> None:
     """The devices there are now. One that vanished stays known while jobs hold it."""
     state = draft.state
     listed = {device.uuid: device for device in event.devices}
+    _forget_gone_bytes(state, set(listed))
     held = {uuid for job in state.holders() for uuid in slots_of(job)}
     held |= {uuid for rest in state.lingering.values() for uuid in rest.charges}
     back = state.vanished & set(listed)
@@ -124,6 +125,18 @@ def devices_changed(draft: Draft, event: events.DevicesChanged) -> None:
         for why in notes:
             draft.revise(draft.note(draft.state.jobs[job.id], why))
     draft.decide = True
+
+
+def _forget_gone_bytes(state: State, listed: set[str]) -> None:
+    """No look will ever show bytes on a device that is gone; the end of their processes does."""
+    for job_id, rest in tuple(state.lingering.items()):
+        if not rest.process_gone:
+            continue
+        charges = {uuid: held for uuid, held in rest.charges.items() if uuid in listed}
+        if charges:
+            state.lingering[job_id] = replace(rest, charges=charges)
+        else:
+            del state.lingering[job_id]
 
 
 def mark_shrunk(state: State) -> None:
