@@ -6,18 +6,15 @@ import contextlib
 from collections.abc import Iterable, Mapping
 
 import psutil
-from msgspec.structs import replace
 
 from horus_lab.devices.probe import ProcessTable
-from horus_lab.policy.cluster import ClusterView, Policy, QueuedView
+from horus_lab.policy.cluster import QueuedView
 from horus_lab.records import (
     Device,
     DeviceKind,
     DeviceUse,
-    Interval,
     Job,
     Prediction,
-    PredictReply,
     PredictRequest,
     ProcessIdentity,
 )
@@ -26,17 +23,15 @@ from horus_lab.service.predictions import held_bytes
 _ASKING = "(asked)"
 
 
-def predict(
-    policy: Policy,
-    view: ClusterView,
+def asked(
     owner: str,
     request: PredictRequest,
     predictions: Mapping[str, Prediction],
     held: Mapping[str, int],
     now: float,
-) -> PredictReply:
-    """Each device's answer, and the wait if the request were queued now, behind everybody."""
-    asked = QueuedView(
+) -> QueuedView:
+    """The request as if it stood at the end of the queue."""
+    return QueuedView(
         job_id=_ASKING,
         owner=owner,
         name=_ASKING,
@@ -45,11 +40,6 @@ def predict(
         constraints=request.constraints,
         devices=request.devices,
         held_bytes=held,
-    )
-    return PredictReply(
-        fits=policy.assess(view, asked, now),
-        expected_wait_seconds=_expected_wait(policy, view, asked, now),
-        queue_length=len(view.queue),
     )
 
 
@@ -92,16 +82,6 @@ def own_bytes(pids: frozenset[int]) -> int | None:
 def holds_already(jobs: Iterable[Job], process: ProcessIdentity | None) -> bool:
     """Whether the process holds a slot: its bytes are then that job's, and nobody's free use."""
     return any(job.state.holds and job.request.process == process for job in jobs)
-
-
-def _expected_wait(
-    policy: Policy, view: ClusterView, asked: QueuedView, now: float
-) -> Interval | None:
-    plan = policy.plan(replace(view, queue=(*view.queue, asked)), now)
-    if any(placement.job_id == _ASKING for placement in plan.placements):
-        return Interval(0.0, 0.0, 0.0)
-    reason = plan.waiting.get(_ASKING)
-    return reason.expected_seconds if reason is not None else None
 
 
 def is_simulated(device_uuid: str) -> bool:

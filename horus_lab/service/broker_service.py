@@ -215,7 +215,7 @@ class BrokerService:
 
     def devices(self) -> Future[tuple[DeviceState, ...]]:
         """Each device with its last reading and its residents."""
-        return self._call(lambda engine: engine.broker.device_states())
+        return self._call(lambda engine: engine.device_states())
 
     def history(self, limit: int = 50) -> Future[History]:
         """Ended jobs, the latest first, and how the predictions did over the last 1,000."""

@@ -24,8 +24,9 @@ def build_service(settings: ServiceSettings) -> BrokerService:
     from horus_lab.predict import ShippedPredictor
     from horus_lab.store import SqlStore
 
+    interference = FittedInterference.load()
     table = PsutilProcessTable()
-    policy = policy_named(settings.policy, FittedInterference.load())
+    policy = policy_named(settings.policy, interference)
     predictor = ShippedPredictor.load()
     probe, notices = choose_probe(settings.devices)
     store = SqlStore.open(settings.store_url)
@@ -38,6 +39,7 @@ def build_service(settings: ServiceSettings) -> BrokerService:
             watcher=PidfdWatcher(table),
             predictor=predictor,
             policy=policy,
+            interference=interference,
             notices=notices,
         ),
         settings,

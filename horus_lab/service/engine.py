@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from horus_lab.broker import events
 from horus_lab.broker.machine import Broker
 from horus_lab.errors import (
@@ -16,17 +18,18 @@ from horus_lab.errors import (
     HorusError,
     InvalidTransition,
     StoreUnavailable,
-    TooManyJobs,
     UnknownJob,
 )
 from horus_lab.records import (
     BrokerEvent,
     Device,
+    DeviceState,
     DeviceUse,
     Job,
     JobRequest,
     JobState,
     Observation,
+    Prediction,
     PredictReply,
     PredictRequest,
     ProcessIdentity,
@@ -99,8 +102,9 @@ class Engine:
         return Broker(
             self._devices,
             self._parts.policy,
-            settings=self._settings.broker,
-            jobs=stored.jobs,
+            self._parts.interference,
+            self._settings.broker,
+            jobs=tuple(self._predicted_everywhere(job) for job in stored.jobs),
             next_fence=stored.next_fence,
             now=now,
         )
@@ -130,11 +134,6 @@ class Engine:
                 )
         if earlier is not None:
             return (earlier if earlier.state.ended else self.poll(earlier.id)), False
-        self._check_room(owner)
-        held = asking.held(self._parts.table, self.uses, broker.devices, request.process)
-        predictions = self._desk.predict(
-            request.features, request.declared, broker.devices.values(), held
-        )
         job_id = self._parts.new_id()
         self._handle(
             events.Submitted(
@@ -142,7 +141,7 @@ class Engine:
                 job_id=job_id,
                 owner=owner,
                 request=request,
-                predictions=predictions,
+                predictions=self._predictions(request),
             )
         )
         self._wake_sampler()
@@ -184,13 +183,14 @@ class Engine:
 
     def predict(self, owner: str, request: PredictRequest) -> PredictReply:
         """Where the request would fit, what it would use, how long it would wait."""
-        devices, now = self.broker.devices, self._clock.now()
+        devices = self.broker.devices
         held = asking.held(self._parts.table, self.uses, devices, request.process)
         predictions = self._desk.predict(request.features, request.declared, devices.values(), held)
-        if asking.holds_already(self.open_jobs, request.process):
-            held = {}
-        view = self.broker.cluster_view(now)
-        return asking.predict(self._parts.policy, view, owner, request, predictions, held, now)
+        # What the process holds under a slot is that job's, and not free use of this one.
+        counted = {} if asking.holds_already(self.open_jobs, request.process) else held
+        now = self._clock.now()
+        asked = asking.asked(owner, request, predictions, counted, now)
+        return self.broker.forecast(asked, now)
 
     def jobs(self, states: frozenset[JobState] | None, limit: int) -> tuple[Job, ...]:
         """The queue in its order, then holders, then ended jobs, the latest first."""
@@ -199,10 +199,14 @@ class Engine:
         found = [*self.broker.queue(), *holders, *self._ended()]
         return tuple(job for job in found if states is None or job.state in states)[:limit]
 
+    def device_states(self) -> tuple[DeviceState, ...]:
+        """Each device with its last reading and its residents."""
+        return self.broker.device_states(self._clock.now())
+
     def snapshot(self) -> BrokerEvent:
         """Everything as it is, under the latest number."""
         jobs = (*self.open_jobs, *self._ended()[:SNAPSHOT_ENDED])
-        return self.stream.snapshot(jobs, self.broker.device_states(), self._clock.now())
+        return self.stream.snapshot(jobs, self.device_states(), self._clock.now())
 
     # --- news -----------------------------------------------------------------------------------
 
@@ -215,13 +219,14 @@ class Engine:
         """The devices were looked at."""
         self.uses = uses
         self._news(events.Measured(event_id=self._event_id(), uses=uses))
-        self.stream.devices(self.broker.device_states(), self._clock.now())
+        self.stream.devices(self.device_states(), self._clock.now())
 
     def devices_changed(self, devices: tuple[Device, ...]) -> None:
         """A device came or went."""
         self._devices = devices
-        if self._news(events.DevicesChanged(event_id=self._event_id(), devices=devices)):
-            self._predict_again(lambda _job: True)
+        # First what each waiting job would use of them, then that they are there.
+        self._predict_again(lambda _job: True)
+        self._news(events.DevicesChanged(event_id=self._event_id(), devices=devices))
 
     def pass_time(self) -> None:
         """Do what is due: the broker's time limits, what is still untold or unwritten."""
@@ -281,21 +286,6 @@ class Engine:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _check_room(self, owner: str) -> None:
-        limits = self._settings.limits
-        waiting = [job for job in self.open_jobs if job.state is JobState.QUEUED]
-        if len(waiting) >= limits.queued:
-            raise TooManyJobs(
-                f"{len(waiting)} jobs wait already, and that is the most.",
-                hint="Try again when the queue is shorter.",
-            )
-        mine = sum(job.owner == owner for job in waiting)
-        if mine >= limits.queued_per_owner:
-            raise TooManyJobs(
-                f"{mine} jobs of {owner} wait already, and that is the most.",
-                hint="Cancel some, or wait until some have run.",
-            )
-
     def _handle(self, event: events.Event) -> None:
         try:
             self._driver.handle(event, self._clock.now())
@@ -324,19 +314,30 @@ class Engine:
                 self._wake_sampler()
 
     def _predict_again(self, concerns: Callable[[Job], bool]) -> None:
-        broker = self.broker
         for job in self.open_jobs:
             if job.state is not JobState.QUEUED or not concerns(job):
                 continue
-            request = job.request
-            held = asking.held(self._parts.table, self.uses, broker.devices, request.process)
-            fresh = self._desk.predict(
-                request.features, request.declared, broker.devices.values(), held
-            )
+            fresh = self._predictions(job.request)
             if fresh != job.predictions:
                 self._news(
                     events.Predicted(event_id=self._event_id(), job_id=job.id, predictions=fresh)
                 )
+
+    def _predictions(self, request: JobRequest) -> dict[str, Prediction]:
+        devices = self._known_devices()
+        held = asking.held(self._parts.table, self.uses, devices, request.process)
+        return self._desk.predict(request.features, request.declared, devices.values(), held)
+
+    def _predicted_everywhere(self, job: Job) -> Job:
+        """A stored job that waits, with predictions for devices that came since."""
+        if job.state is not JobState.QUEUED or {d.uuid for d in self._devices} <= set(
+            job.predictions
+        ):
+            return job
+        return replace(job, predictions={**self._predictions(job.request), **job.predictions})
+
+    def _known_devices(self) -> dict[str, Device]:
+        return {device.uuid: device for device in self._devices}
 
     def _publish(self) -> None:
         jobs = self.broker.jobs.values()

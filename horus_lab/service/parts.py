@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from horus_lab.devices.probe import Probe, ProcessTable
+from horus_lab.interference.protocol import InterferenceModel
 from horus_lab.policy.cluster import Policy
 from horus_lab.predict.protocol import Predictor
 from horus_lab.records import ProcessIdentity
@@ -61,6 +62,7 @@ class Parts:
     watcher: Watcher
     predictor: Predictor
     policy: Policy
+    interference: InterferenceModel | None = None
     clock: Clock = field(default_factory=SystemClock)
     notices: tuple[str, ...] = ()
     new_id: Callable[[], str] = random_id

@@ -14,14 +14,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bounds that keep one caller, or all of them, from filling the broker.
 
     Attributes:
-        queued_per_owner: jobs of one owner that may wait at once.
-        queued: jobs that may wait at once.
         waiting_calls: requests that may wait for the broker's thread.
         resumable_events: changes of jobs that a reader of the stream may have missed.
     """
 
-    queued_per_owner: int = 500
-    queued: int = 2000
     waiting_calls: int = 2000
     resumable_events: int = 5000
 

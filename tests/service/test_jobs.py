@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from horus_lab.broker.settings import BrokerSettings
 from horus_lab.errors import (
     BrokerUnavailable,
     Conflict,
@@ -13,7 +14,7 @@ from horus_lab.errors import (
     UnknownJob,
 )
 from horus_lab.records import Confirm, Heartbeat, JobState, PredictRequest, Release
-from horus_lab.service import Limits, ServiceSettings
+from horus_lab.service import ServiceSettings
 from tests.service.world import GIB, World, eventually, features, request
 
 
@@ -104,13 +105,13 @@ def test_a_request_that_no_device_could_ever_hold_is_rejected_with_the_reason(
 
 
 def test_each_owner_and_everybody_have_a_bound_on_waiting_jobs(world: World) -> None:
-    limits = Limits(queued_per_owner=2, queued=3)
-    world.settings = ServiceSettings(store_url=world.url, limits=limits)
+    bounds = BrokerSettings(max_queued_per_owner=2, max_queued=3)
+    world.settings = ServiceSettings(store_url=world.url, broker=bounds)
     service = world.start()
     service.submit("ann", request("runs", gib=10)).result(10)
     for name in ("a1", "a2"):
         service.submit("ann", request(name, gib=10)).result(10)
-    with pytest.raises(TooManyJobs, match="ann"):
+    with pytest.raises(TooManyJobs, match="2 of your jobs"):
         service.submit("ann", request("a3", gib=10)).result(10)
     service.submit("bob", request("b1", gib=10)).result(10)
     with pytest.raises(TooManyJobs, match="3 jobs wait"):

@@ -1,0 +1,153 @@
+"""The devices are looked at for everybody, and a bad driver takes nothing down with it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from horus_lab.records import Confirm, JobState, ProcessReading
+from horus_lab.service import Pace, ServiceSettings
+from tests.service.world import GIB, World, device, eventually, identity, request
+
+
+def quick(world: World, **changes: Any) -> None:
+    pace = Pace(**{"sample": 0.5, "idle_sample": 0.5, "probe_timeout": 0.3, **changes})
+    world.settings = ServiceSettings(store_url=world.url, pace=pace)
+
+
+def test_a_probe_that_raises_grants_nothing_until_it_works_again(world: World) -> None:
+    quick(world)
+    service = world.start()
+
+    def breaks() -> None:
+        raise OSError("Unknown Error")
+
+    world.probe.before_read = breaks
+    eventually(lambda: service.health().result(10).notices)
+    job, _ = service.submit("ann", request("r1")).result(10)
+    assert job.state is JobState.QUEUED
+    (state,) = service.devices().result(10)
+    assert state.unmanaged_bytes is None  # unknown, and not zero
+    assert state.reading is not None
+    assert "Unknown Error" in state.reading.unknown["memory_used_bytes"]
+    assert "Unknown Error" in " ".join(service.health().result(10).notices)
+    world.probe.before_read = lambda: None
+    eventually(lambda: service.poll(job.id).result(10).state is JobState.GRANTED)
+    eventually(lambda: service.health().result(10).notices == ())
+
+
+def test_a_probe_that_hangs_grants_nothing_and_the_service_goes_on(world: World) -> None:
+    quick(world)
+    service = world.start()
+    stuck = threading.Event()
+    entered = threading.Event()
+
+    def hangs() -> None:
+        entered.set()
+        stuck.wait(30)
+
+    world.probe.before_read = hangs
+    eventually(lambda: "has not answered" in " ".join(service.health().result(10).notices))
+    job, _ = service.submit("ann", request("r1")).result(10)
+    assert job.state is JobState.QUEUED
+    assert service.cancel(job.id, "ann").result(10).state is JobState.CANCELLED
+    waiting, _ = service.submit("ann", request("r2")).result(10)
+    world.probe.before_read = lambda: None
+    stuck.set()
+    eventually(lambda: service.poll(waiting.id).result(10).state is JobState.GRANTED)
+
+
+def test_a_probe_that_hangs_does_not_keep_the_service_from_stopping(world: World) -> None:
+    quick(world)
+    service = world.start()
+    stuck = threading.Event()
+    world.probe.before_read = lambda: stuck.wait(30)
+    eventually(lambda: service.health().result(10).notices)
+    stopping = threading.Thread(target=service.stop)
+    stopping.start()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    world.probe.before_read = lambda: None
+    stuck.set()
+    world.start()  # the store was freed
+
+
+def test_a_device_that_gives_no_reading_is_unknown_alone(world: World) -> None:
+    quick(world)
+    world.probe.listed = (device("GPU-a"), device("GPU-b"))
+    service = world.start()
+    read = world.probe.read
+    world.probe.read = lambda now, trees: read(now, trees)[:1]  # type: ignore[method-assign]
+
+    def second_unknown() -> bool:
+        states = service.devices().result(10)
+        return [state.unmanaged_bytes for state in states] == [0, None]
+
+    eventually(second_unknown)
+
+
+def test_every_open_jobs_process_tree_is_read_and_its_bytes_are_its_own(world: World) -> None:
+    service = world.start()
+    job, _ = service.submit("ann", request("r1", gib=4)).result(10)
+    assert job.lease is not None
+    service.confirm(job.id, Confirm(fence=job.lease.fence)).result(10)
+    pid = identity().pid
+    world.probe.processes["GPU-a"] = (
+        ProcessReading(pid=pid, memory_bytes=3 * GIB),
+        ProcessReading(pid=1, memory_bytes=GIB),
+    )
+    world.probe.used["GPU-a"] = 4 * GIB
+    eventually(lambda: service.job(job.id).result(10).measured.memory_peak_bytes == 3 * GIB)
+    assert any(pid in tree.get(job.id, ()) for tree in world.probe.trees)
+    (state,) = service.devices().result(10)
+    assert state.unmanaged_bytes == GIB
+    assert [resident.measured_bytes for resident in state.residents] == [3 * GIB]
+
+
+def test_bytes_of_a_kernel_that_holds_one_slot_and_waits_for_another_are_the_slots(
+    world: World,
+) -> None:
+    world.probe.used["GPU-a"] = 3 * GIB
+    service = world.start()
+    waiting, _ = service.submit("ann", request("waits", gib=8)).result(10)
+    assert waiting.state is JobState.QUEUED
+    world.probe.used["GPU-a"] = 0
+    service.cancel(waiting.id, "ann").result(10)
+    holder, _ = service.submit("ann", request("holds", gib=4)).result(10)
+    second, _ = service.submit("ann", request("second", gib=8)).result(10)
+    assert (holder.state.holds, second.state) == (True, JobState.QUEUED)
+    world.probe.processes["GPU-a"] = (ProcessReading(pid=identity().pid, memory_bytes=3 * GIB),)
+    world.probe.used["GPU-a"] = 3 * GIB
+    eventually(lambda: service.devices().result(10)[0].residents[0].measured_bytes == 3 * GIB)
+
+
+def test_a_probe_that_plays_its_residents_is_told_who_trains(world: World) -> None:
+    service = world.start()
+    job, _ = service.submit("ann", request("r1", gib=4)).result(10)
+    assert job.lease is not None
+    service.confirm(job.id, Confirm(fence=job.lease.fence)).result(10)
+    told = eventually(lambda: [one for one in world.probe.residents if one])
+    assert told[0] == {"GPU-a": {job.id: job.predictions["GPU-a"]}}
+
+
+def test_a_device_that_appears_is_used(world: World) -> None:
+    quick(world)
+    service = world.start()
+    job, _ = service.submit("ann", request("r1", gib=10)).result(10)
+    second, _ = service.submit("ann", request("r2", gib=10)).result(10)
+    assert (job.state, second.state) == (JobState.GRANTED, JobState.QUEUED)
+    world.probe.listed = (device("GPU-a"), device("GPU-b"))
+    lease = eventually(lambda: service.poll(second.id).result(10).lease, 30)
+    assert [slot.device_uuid for slot in lease.slots] == ["GPU-b"]
+
+
+def test_the_pace_is_slow_while_nobody_cares_and_full_while_somebody_does(world: World) -> None:
+    quick(world, sample=0.5, idle_sample=60.0)
+    service = world.start()
+    looks = len(world.probe.trees)
+    reader = service.subscribe(lambda _event: None).result(10)
+    eventually(lambda: len(world.probe.trees) >= looks + 3)  # woken, then at full pace
+    service.unsubscribe(reader)
+    assert service.idle()
+    service.submit("ann", request("r1")).result(10)
+    assert not service.idle()
