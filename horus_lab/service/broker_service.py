@@ -143,7 +143,7 @@ class BrokerService:
                 _logger.exception("Horus failed on what was due")
             if work is not None:
                 work()
-        engine.write_down()
+        engine.write_down(everything=True)
 
     # --- what callers ask -----------------------------------------------------------------------
 

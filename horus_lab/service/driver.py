@@ -121,12 +121,18 @@ class Driver:
             self.trouble = str(error)
             raise
 
-    def flush(self) -> None:
+    def flush(self, *, everything: bool = False) -> None:
         """Write what was put off.
+
+        Args:
+            everything: also what the broker would put off further: every open job as it is.
 
         Raises:
             StoreUnavailable: it stays put off.
         """
+        if everything and self._doubtful is None:
+            jobs = self.broker.jobs.values()
+            self._deferred.update({job.id: job for job in jobs if not job.state.ended})
         if not self._deferred:
             return
         try:

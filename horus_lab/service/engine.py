@@ -251,10 +251,10 @@ class Engine:
         """How long nothing is due."""
         return max(0.0, self._next_tick - self._clock.monotonic())
 
-    def write_down(self) -> None:
+    def write_down(self, *, everything: bool = False) -> None:
         """Write what was measured and is still unwritten; if it fails it stays so."""
         try:
-            self._driver.flush()
+            self._driver.flush(everything=everything)
         except StoreUnavailable as error:
             _logger.warning("Horus could not write measurements down: %s", error)
 

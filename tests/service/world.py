@@ -292,7 +292,6 @@ class World:
         pace = Pace(sample=0.5, idle_sample=0.5, probe_timeout=5.0)
         settings = self.settings or ServiceSettings(store_url=self.url, pace=pace)
         given: dict[str, Any] = {
-            "store": SqlStore.open(self.url, self.store_settings),
             "probe": self.probe,
             "table": PsutilProcessTable(),
             "attribute": attribute,
@@ -302,6 +301,8 @@ class World:
             "clock": self.clock,
             "failpoint": lambda name: self.failpoint(name),
         }
+        if "store" not in parts:
+            given["store"] = SqlStore.open(self.url, self.store_settings)
         service = BrokerService(Parts(**{**given, **parts}), settings)
         self.services.append(service)
         return service
