@@ -61,5 +61,8 @@ class ProcessTable(Protocol):
         ...
 
     def tree(self, process: ProcessIdentity) -> frozenset[int]:
-        """Live pids of the process and its descendants; empty when it is gone."""
+        """Live pids of the process and its descendants; empty when all of them are gone.
+
+        Descendants that outlive the process still count: what they hold is the job's.
+        """
         ...

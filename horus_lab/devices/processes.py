@@ -1,221 +1,142 @@
-"""Who is who among the machine's processes, and when they end.
+"""Who is who among the machine's processes.
 
 A process is known by its boot, its pid namespace, its pid and its start time, so a later process
 with the same pid is never taken for it. Every look may be denied (another user's process, a
-hardened `/proc`) and every process may be gone by then; neither is an error.
+hardened `/proc`) and every process may be gone by then; neither is an error, and only what is
+proven gone is called gone.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import select
 import threading
+import time
 from collections.abc import Callable
-from pathlib import Path
 
-import psutil
-
+from horus_lab.devices.family import living_descendants
+from horus_lab.devices.procfs import INITIAL_PID_NAMESPACE, ProcessStat, ProcFs
+from horus_lab.devices.watcher import PidfdWatcher
 from horus_lab.records import ProcessIdentity
 
-_POLL_SECONDS = 1.0
+__all__ = ["PidfdWatcher", "PsutilProcessTable"]
 
-_log = logging.getLogger(__name__)
-
-ProcessEnded = Callable[[str, tuple[int, ...]], None]
+_FRESH_SECONDS = 0.2
+_SCAN_SHARE = 100.0  # a scan of all processes is used for 100 times as long as it took
+_MOST_REMEMBERED = 1024
 
 
 class PsutilProcessTable:
-    """This machine's processes, through `/proc` and psutil."""
+    """This machine's processes, through `/proc`. May be used from several threads.
 
-    def __init__(self) -> None:
-        self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    Args:
+        procfs: where to look.
+        monotonic: seconds from some fixed point.
+    """
+
+    def __init__(
+        self, procfs: ProcFs | None = None, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._procfs = procfs or ProcFs()
+        self._monotonic = monotonic
+        self._boot_id = self._procfs.boot_id()
+        self._namespace = self._procfs.own_namespace()
+        self._lock = threading.RLock()
+        self._descendants: dict[ProcessIdentity, dict[int, int]] = {}
+        self._places: dict[ProcessIdentity, int] = {}
+        self._scan: dict[int, ProcessStat] = {}
+        self._scan_until = float("-inf")
 
     def identify(self, pid: int) -> ProcessIdentity | None:
-        """The identity of the process that has this pid now."""
-        ticks = start_ticks(pid)
-        if ticks is None:
+        """The identity of the process that has this pid now; `None` where none can be seen."""
+        one = self._procfs.stat(pid)
+        if one is None:
             return None
-        namespace = 0
-        with contextlib.suppress(OSError):
-            namespace = os.stat(f"/proc/{pid}/ns/pid").st_ino
         return ProcessIdentity(
-            boot_id=self._boot_id, pid_namespace=namespace, pid=pid, start_ticks=ticks
+            boot_id=self._boot_id,
+            pid_namespace=self._procfs.namespace(pid) or 0,
+            pid=self._procfs.inner_pid(pid) or pid,
+            start_ticks=one.start_ticks,
         )
 
     def alive(self, process: ProcessIdentity) -> bool:
-        """Whether exactly this process runs (a zombie does not)."""
+        """Whether exactly this process runs (a zombie does not).
+
+        One that exists and may not be looked at counts as alive, and so does one of a container
+        whose processes cannot be seen from here: neither is proven gone.
+        """
         if process.boot_id != self._boot_id:
             return False
-        return start_ticks(process.pid) == process.start_ticks and not _is_zombie(process.pid)
+        pid = self.local_pid(process)
+        if pid is None:
+            return not self._sees_all()
+        one = self._procfs.stat(pid)
+        if one is not None:
+            return one.start_ticks == process.start_ticks and one.running
+        return self._procfs.exists(pid)
 
     def tree(self, process: ProcessIdentity) -> frozenset[int]:
-        """Its pid and its living descendants'."""
-        if not self.alive(process):
+        """Live pids of the process and its descendants, as they are numbered here.
+
+        Descendants that outlive the process, or the one in between, still count.
+        """
+        if process.boot_id != self._boot_id:
             return frozenset()
-        pids = {process.pid}
-        with contextlib.suppress(psutil.Error, OSError):
-            for child in psutil.Process(process.pid).children(recursive=True):
-                if not _is_zombie(child.pid):
-                    pids.add(child.pid)
-        return frozenset(pids)
-
-
-class PidfdWatcher:
-    """Sees processes end within a millisecond, and what of their trees lives on.
-
-    Descendants are remembered with their identities at every look, so that those which outlive
-    the process (and are then nobody's children) still count as survivors until they are gone.
-
-    Args:
-        table: looks at processes.
-        poll_seconds: how often trees are refreshed and survivors looked at.
-    """
-
-    def __init__(self, table: PsutilProcessTable, *, poll_seconds: float = _POLL_SECONDS) -> None:
-        self._table = table
-        self._poll_seconds = poll_seconds
-        self._lock = threading.Lock()
-        self._watched: dict[str, _Watched] = {}
-        self._ended: ProcessEnded | None = None
-        self._wake_reader, self._wake_writer = os.pipe()
-        os.set_blocking(self._wake_writer, False)
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="horus-watcher", daemon=True)
-
-    def start(self, ended: ProcessEnded) -> None:
-        """From now on call `ended(job_id, survivors)`."""
-        self._ended = ended
-        self._thread.start()
-
-    def watch(self, job_id: str, process: ProcessIdentity) -> None:
-        """Watch this process for the job."""
-        watched = _Watched(process, self._open(process))
+        alive = self.alive(process)
+        pid = self.local_pid(process)
+        if pid is None:
+            return frozenset()
         with self._lock:
-            earlier = self._watched.pop(job_id, None)
-            self._watched[job_id] = watched
-        if earlier is not None:
-            earlier.close()
-        self._wake()
+            seen = self._processes(fresh=not alive)
+            found = living_descendants(
+                seen, pid, process.start_ticks, self._descendants.get(process, {})
+            )
+            if not alive:
+                found.pop(pid, None)
+            if alive or found:
+                self._remember(process, found)
+            else:
+                self._forget(process)
+        return frozenset(found) | ({pid} if alive else set())
 
-    def unwatch(self, job_id: str) -> None:
-        """Watch it no more."""
+    def local_pid(self, process: ProcessIdentity) -> int | None:
+        """The pid by which the process is known here; `None` where it cannot be found.
+
+        A process in a container knows itself by another number than this machine does.
+        """
+        if process.pid_namespace in (0, self._namespace) or not self._namespace:
+            return process.pid
+        known = self._places.get(process)
+        if known is not None:
+            return known
         with self._lock:
-            watched = self._watched.pop(job_id, None)
-        if watched is not None:
-            watched.close()
-        self._wake()
-
-    def close(self) -> None:
-        """Stop. Safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
-        self._wake()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=5)
-        with self._lock:
-            for watched in self._watched.values():
-                watched.close()
-            self._watched.clear()
-        os.close(self._wake_reader)
-        os.close(self._wake_writer)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._wake_writer, b"x")
-
-    def _open(self, process: ProcessIdentity) -> int | None:
-        """A pidfd of exactly this process; without one its end is found by polling."""
-        if not self._table.alive(process):
-            return None
-        try:
-            descriptor = os.pidfd_open(process.pid)
-        except (OSError, AttributeError):
-            return None
-        if not self._table.alive(process):
-            # The pid was given to another process in between.
-            os.close(descriptor)
-            return None
-        return descriptor
-
-    def _run(self) -> None:
-        while not self._closed:
-            with self._lock:
-                descriptors = [w.descriptor for w in self._watched.values() if w.descriptor]
-            with contextlib.suppress(OSError, ValueError):
-                ready, _, _ = select.select(
-                    [self._wake_reader, *descriptors], [], [], self._poll_seconds
-                )
-                if self._wake_reader in ready:
-                    os.read(self._wake_reader, 4096)
-            if not self._closed:
-                self._look()
-
-    def _look(self) -> None:
-        with self._lock:
-            watched = list(self._watched.items())
-        for job_id, one in watched:
-            survivors = self._survivors(one)
-            if survivors is None or survivors == one.told:
-                continue
-            one.told = survivors
-            try:
-                if self._ended is not None:
-                    self._ended(job_id, survivors)
-            except Exception:  # noqa: BLE001 - the listener's failure must not blind the watcher
-                _log.exception("Horus could not be told that the process of %s ended", job_id)
-
-    def _survivors(self, one: _Watched) -> tuple[int, ...] | None:
-        """Pids of the tree that live on after the process; `None` while it lives."""
-        if self._table.alive(one.process):
-            for pid in self._table.tree(one.process) - {one.process.pid}:
-                if pid not in one.descendants:
-                    ticks = start_ticks(pid)
-                    if ticks is not None:
-                        one.descendants[pid] = ticks
-            return None
-        one.close()
-        for pid, ticks in list(one.descendants.items()):
-            if start_ticks(pid) != ticks or _is_zombie(pid):
-                del one.descendants[pid]
-        return tuple(sorted(one.descendants))
-
-
-class _Watched:
-    """One watched process, and its remembered descendants: pid -> start time."""
-
-    def __init__(self, process: ProcessIdentity, descriptor: int | None) -> None:
-        self.process = process
-        self.descriptor = descriptor
-        self.descendants: dict[int, int] = {}
-        self.told: tuple[int, ...] | None = None
-
-    def close(self) -> None:
-        descriptor, self.descriptor = self.descriptor, None
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-
-
-def start_ticks(pid: int) -> int | None:
-    """The process's start time in clock ticks since boot; `None` where there is none.
-
-    Field 22 of `/proc/PID/stat`; the name in field 2 may hold spaces and brackets, so fields are
-    counted after the last bracket.
-    """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+            for one in self._processes(fresh=True).values():
+                if one.start_ticks != process.start_ticks:
+                    continue
+                if self._procfs.namespace(one.pid) not in (None, process.pid_namespace):
+                    continue
+                if self._procfs.inner_pid(one.pid) == process.pid:
+                    self._places[process] = one.pid
+                    return one.pid
         return None
-    fields = text.rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 else None
 
+    def _sees_all(self) -> bool:
+        return self._namespace == INITIAL_PID_NAMESPACE and not self._procfs.hides()
 
-def _is_zombie(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return True
-    return text.rpartition(")")[2].split()[:1] in (["Z"], ["X"])
+    def _processes(self, *, fresh: bool) -> dict[int, ProcessStat]:
+        """A scan of all processes: a new one, or one so recent that scanning stays cheap."""
+        started = self._monotonic()
+        if fresh or started >= self._scan_until:
+            self._scan = self._procfs.snapshot()
+            took = self._monotonic() - started
+            self._scan_until = started + max(_FRESH_SECONDS, _SCAN_SHARE * took)
+        return self._scan
+
+    def _remember(self, process: ProcessIdentity, found: dict[int, int]) -> None:
+        self._descendants[process] = found
+        if len(self._descendants) > _MOST_REMEMBERED:
+            for other in list(self._descendants):
+                if not self._descendants[other] and not self.alive(other):
+                    self._forget(other)
+
+    def _forget(self, process: ProcessIdentity) -> None:
+        self._descendants.pop(process, None)
+        self._places.pop(process, None)
