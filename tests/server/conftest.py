@@ -24,6 +24,7 @@ TOKEN = "a-jupyter-token"
 CAPABILITY = "a-capability"
 API = "horus/api/v1/"
 START_SECONDS = 90.0
+_NOT_NEEDED = ("jupyterlab", "jupyter_lsp", "jupyter_server_terminals", "notebook_shim")
 
 
 def free_port() -> int:
@@ -64,10 +65,11 @@ class Server:
             *program,
             "--no-browser",
             "--allow-root",
-            f"--ServerApp.port={self.port}",
+            *([] if transport else [f"--ServerApp.port={self.port}"]),
             f"--ServerApp.base_url={base_url}",
             f"--ServerApp.root_dir={home}",
             "--ServerApp.jpserver_extensions=jupyter_ext=True",
+            *(f"--ServerApp.jpserver_extensions={name}=False" for name in _NOT_NEEDED),
             "--ServerApp.allow_unauthenticated_access=False",
             *([f"--IdentityProvider.token={token}"] if token is not None else []),
             *([f"--HorusLab.capability={capability}"] if capability else []),
@@ -124,7 +126,7 @@ class Server:
         assert self.process is not None
         written = self.home / "runtime" / f"jpserver-{self.process.pid}.json"
         port = json.loads(written.read_text())["port"]
-        if port and port != self.port:
+        if port and port != self.port and f":{self.port}/" in self.url:
             self.url = self.url.replace(f":{self.port}/", f":{port}/")
             self.port = port
             self.http.base_url = httpx.URL(self.url)
@@ -201,9 +203,18 @@ class Kernel:
         assert reply["content"]["status"] == "ok", text
         return text
 
-    def begin(self, code: str) -> None:
-        """Send code and do not wait for it."""
-        self._client.execute(code)
+    def begin(self, code: str) -> str:
+        """Send code and do not wait for it; `end` does."""
+        message_id: str = self._client.execute(code)
+        return message_id
+
+    def end(self, message_id: str) -> str:
+        """Wait for begun code; `ok`, or the name of what it raised."""
+        while True:
+            reply = self._client.get_shell_msg(timeout=90)
+            if reply["parent_header"]["msg_id"] == message_id:
+                content = reply["content"]
+                return str(content.get("ename") or content["status"])
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from horus_lab.errors import BrokerUnavailable
+from jupyter_ext.app import HorusLab
 from tests.server.conftest import API, Server
 from tests.server.contract import check, routes
 
@@ -66,33 +69,16 @@ def test_without_a_broker_every_route_says_why_and_jupyter_works(
     assert server.log.count("The driver is not loaded.") == 1
 
 
-def test_an_unexpected_fault_at_start_is_a_reason_too_and_the_log_has_it_all(
+def test_a_slow_start_is_waited_for_and_an_unexpected_error_is_500_with_an_id_of_the_log(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     server = start_server(
         launcher=launcher(
             tmp_path,
             """
+            import asyncio
             async def open_backend(self):
-                raise ZeroDivisionError("planted")
-            """,
-        )
-    )
-    answer = server.http.get(API + "health")
-    assert answer.status_code == 503
-    assert "ZeroDivisionError: planted" in check(answer, "GET", "health")["message"]
-    assert "Traceback" not in answer.text
-    assert "Traceback" in server.log
-
-
-def test_an_unexpected_error_in_a_call_is_500_with_an_id_that_the_log_has(
-    start_server: Callable[..., Server], tmp_path: Path
-) -> None:
-    server = start_server(
-        launcher=launcher(
-            tmp_path,
-            """
-            async def open_backend(self):
+                await asyncio.sleep(2)
                 backend = await original(self)
                 async def broken():
                     raise ZeroDivisionError("a secret path")
@@ -111,23 +97,6 @@ def test_an_unexpected_error_in_a_call_is_500_with_an_id_that_the_log_has(
     assert "ZeroDivisionError: a secret path" in server.log
 
 
-def test_a_broker_that_starts_slowly_is_waited_for(
-    start_server: Callable[..., Server], tmp_path: Path
-) -> None:
-    server = start_server(
-        launcher=launcher(
-            tmp_path,
-            """
-            import asyncio
-            async def open_backend(self):
-                await asyncio.sleep(2)
-                return await original(self)
-            """,
-        )
-    )
-    assert server.http.get(API + "health").status_code == 200
-
-
 def test_switched_off_it_says_so_and_publishes_nothing(
     start_server: Callable[..., Server],
 ) -> None:
@@ -141,36 +110,47 @@ def test_switched_off_it_says_so_and_publishes_nothing(
     )
 
 
-def test_devices_that_cannot_be_understood_are_told_and_jupyter_works(
-    start_server: Callable[..., Server],
-) -> None:
-    server = start_server(devices="sim:lots")
-    answer = server.http.get(API + "health")
-    assert answer.status_code == 503
-    assert "sim:lots" in answer.text
-    assert server.http.get("api/kernelspecs").status_code == 200
+async def reason_of(**settings: str) -> BrokerUnavailable:
+    """Why an extension with these settings has no broker."""
+    lab = HorusLab(**settings)
+    lab.initialize_handlers()
+    await lab._start_broker()
+    with pytest.raises(BrokerUnavailable) as caught:
+        await lab.wiring.backend()
+    return caught.value
 
 
-def test_a_store_that_cannot_be_opened_is_told_and_jupyter_works(
-    start_server: Callable[..., Server], tmp_path: Path
-) -> None:
+async def test_devices_that_cannot_be_understood_are_the_reason(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/horus.sqlite3"
+    assert "lots" in (await reason_of(devices="sim:lots", store_url=store)).message
+
+
+async def test_a_store_that_cannot_be_opened_is_the_reason(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a folder is needed")
-    server = start_server(f"--HorusLab.store_url=sqlite:///{blocked}/horus.sqlite3")
-    answer = server.http.get(API + "health")
-    assert answer.status_code == 503
-    assert check(answer, "GET", "health")["message"]
-    assert server.http.get("api/kernelspecs").status_code == 200
+    store = f"sqlite:///{blocked}/horus.sqlite3"
+    assert str(blocked) in (await reason_of(devices="sim:1xT4", store_url=store)).message
+
+
+async def test_an_unexpected_fault_at_start_is_a_reason_too_and_the_log_has_it_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def open_backend(self: HorusLab) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(HorusLab, "open_backend", open_backend)
+    monkeypatch.setattr(logging.getLogger("HorusLab"), "propagate", True, raising=False)
+    assert "ZeroDivisionError: planted" in (await reason_of()).message
 
 
 def test_a_second_broker_on_the_same_store_refuses_and_names_the_first(
-    start_server: Callable[..., Server], tmp_path: Path
+    server: Server, start_server: Callable[..., Server]
 ) -> None:
-    store = f"--HorusLab.store_url=sqlite:///{tmp_path / 'shared' / 'horus.sqlite3'}"
-    first = start_server(store)
-    assert first.http.get(API + "health").status_code == 200
-    second = start_server(store)
+    assert server.http.get(API + "health").status_code == 200
+    store = server.home / "data" / "horus" / "horus.sqlite3"
+    second = start_server(f"--HorusLab.store_url=sqlite:///{store}")
     answer = second.http.get(API + "health")
     assert answer.status_code == 503
-    assert check(answer, "GET", "health")["message"]
-    assert first.http.get(API + "health").status_code == 200
+    assert server.process is not None
+    assert str(server.process.pid) in check(answer, "GET", "health")["message"]
+    assert server.http.get(API + "health").status_code == 200

@@ -6,14 +6,15 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from jupyter_server.auth.security import passwd
 
-from tests.server.conftest import API, TOKEN, Server, free_port
+from tests.server.conftest import API, Server, free_port
 
 pytestmark = pytest.mark.server
 
@@ -38,37 +39,19 @@ def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
     return value
 
 
-@pytest.mark.parametrize("base_url", ["/", "/user/x/named/"])
-def test_a_kernel_finds_its_server_without_being_told(
-    start_server: Callable[..., Server], base_url: str
-) -> None:
-    server = start_server(base_url=base_url, capability="")
-    kernel = server.kernel()
-    assert kernel.run(ACQUIRE + "print(client.health().probe, client.endpoint.url)") == (
-        f"sim {server.url}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "token"),
-    [((), TOKEN), (("--ServerApp.disable_check_xsrf=False",), "")],
-    ids=["token", "no-token"],
-)
-def test_a_kernel_trains_in_each_mode_and_the_job_names_it(
-    start_server: Callable[..., Server], arguments: tuple[str, ...], token: str
-) -> None:
-    server = start_server(*arguments, token=token, capability="")
-    if not token:
-        server.http.get("tree")  # a browser's first page brings the XSRF cookie
-    kernel = server.kernel("digits.ipynb")
-    kernel.run(
-        ACQUIRE
-        + """
+TRAIN = (
+    ACQUIRE
+    + """
 with acquire(client, request("training"), heartbeat_seconds=0.1) as lease:
     for step in range(20):
         lease.report_steps(step + 1)
 """
-    )
+)
+
+
+def test_a_kernel_under_a_prefix_finds_its_server_and_its_job_names_it(server: Server) -> None:
+    kernel = server.kernel("digits.ipynb")
+    kernel.run(TRAIN)
     job = server.http.get(API + "history").json()["jobs"][0]
     assert job["state"] == "done"
     assert job["measured"]["steps"] == 20
@@ -77,52 +60,40 @@ with acquire(client, request("training"), heartbeat_seconds=0.1) as lease:
     assert job["request"]["process"]["pid"] == kernel.pid
 
 
-def test_a_server_with_a_password_serves_its_kernels(
-    start_server: Callable[..., Server],
-) -> None:
-    from jupyter_server.auth.security import passwd
-
-    hashed = passwd("a password", "sha1")
-    server = start_server(
-        f"--PasswordIdentityProvider.hashed_password={hashed}", token="", capability=""
-    )
-    assert server.http.get(API + "health").status_code == 401
-    page = server.http.get("login")
-    assert page.status_code == 200
-    answer = server.http.post(
-        "login", data={"password": "a password", "_xsrf": server.http.cookies["_xsrf"]}
-    )
-    assert answer.status_code == 302
-    kernel = server.kernel()
-    assert kernel.run(ACQUIRE + "print(acquire(client, request('t')).release().state)") == "done"
-
-
-def test_with_the_port_taken_the_published_address_is_the_true_one(
+def test_without_a_token_and_with_the_port_taken_kernels_get_the_true_address(
     start_server: Callable[..., Server],
 ) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = start_server(port=port, capability="")
+        server = start_server("--ServerApp.ip=127.0.0.1", port=port, token="", capability="")
         assert server.port != port
+        server.http.get("a-page")  # as a browser's first page, it brings the XSRF cookie
         kernel = server.kernel()
         assert kernel.run("import os; print(os.environ['HORUS_URL'])") == server.url
-        assert kernel.run(ACQUIRE + "print(client.health().probe)") == "sim"
+        assert kernel.run(TRAIN + "print(client.job(lease.job_id).state)") == "done"
 
 
-def test_on_a_unix_socket_kernels_reach_their_server(
+def test_with_a_password_and_on_a_unix_socket_kernels_reach_their_server(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     path = tmp_path / "s.sock"
     server = start_server(
         f"--ServerApp.sock={path}",
+        f"--PasswordIdentityProvider.hashed_password={passwd('a password', 'sha1')}",
+        token="",
         capability="",
         address="http://localhost",
         transport=httpx.HTTPTransport(uds=str(path)),
     )
+    assert server.http.get(API + "health").status_code == 401
+    assert server.http.get("login").status_code == 200
+    form = {"password": "a password", "_xsrf": server.http.cookies["_xsrf"]}
+    assert server.http.post("login", data=form).status_code == 302
+    assert server.http.get(API + "health").status_code == 200
     kernel = server.kernel()
-    assert kernel.run(ACQUIRE + "print(acquire(client, request('t')).release().state)") == "done"
+    assert kernel.run(TRAIN + "print(client.job(lease.job_id).state)") == "done"
 
 
 def test_with_a_certificate_made_out_to_another_name_kernels_trust_exactly_it(
@@ -146,8 +117,8 @@ def test_with_a_certificate_made_out_to_another_name_kernels_trust_exactly_it(
         verify=context,
     )
     kernel = server.kernel()
-    assert kernel.run(ACQUIRE + "print(acquire(client, request('t')).release().state)") == "done"
-    # Another certificate at the same address is not believed.
+    assert kernel.run(TRAIN + "print(client.job(lease.job_id).state)") == "done"
+    # Without it, the same server is not believed.
     said = kernel.run(
         ACQUIRE
         + """
@@ -163,50 +134,46 @@ except BrokerUnavailable as error:
     assert "CERTIFICATE_VERIFY_FAILED" in said
 
 
-def test_a_killed_kernels_slot_goes_to_the_next_in_the_queue(
-    start_server: Callable[..., Server],
-) -> None:
-    server = start_server(devices="sim:1xA100-80GB", capability="")
-    first, second = server.kernel("first.ipynb"), server.kernel("second.ipynb")
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("one"), devices="sim:1xA100-80GB", capability="")
+    yield server
+    server.close()
+
+
+def jobs_named(server: Server, name: str) -> list[dict[str, Any]]:
+    jobs = server.http.get(API + "jobs").json()
+    return [job for job in jobs if job["request"]["name"] == name]
+
+
+def test_a_killed_kernels_slot_goes_to_the_next_in_the_queue(one_device: Server) -> None:
+    first, second = one_device.kernel("first.ipynb"), one_device.kernel("second.ipynb")
     first.run(
         ACQUIRE
         + "lease = acquire(client, request('first', exclusive=True), heartbeat_seconds=0.1)\n"
         + "lease.report_steps(5)\n"
     )
-    second.run(ACQUIRE)
-    second.begin("lease = acquire(client, request('second', exclusive=True))")
-
-    def job(name: str) -> dict[str, Any]:
-        jobs = server.http.get(API + "jobs").json()
-        return next((job for job in jobs if job["request"]["name"] == name), {})
-
-    waiting = until(lambda: job("second"))
+    begun = second.begin(ACQUIRE + "lease = acquire(client, request('second', exclusive=True))")
+    waiting = until(lambda: jobs_named(one_device, "second"))[0]
     assert waiting["state"] == "queued"
     # Heartbeats are flowing, so no time-out is near: only the death itself can free the slot.
-    until(lambda: job("first")["measured"]["steps"] == 5)
+    until(lambda: jobs_named(one_device, "first")[0]["measured"]["steps"] == 5)
     first.kill()
-    until(lambda: job("second").get("state") == "running")
-    lost = job("first")
-    assert lost["state"] in ("lost", "failed")
-    assert lost["ended_at"] is not None
+    until(lambda: jobs_named(one_device, "second")[0]["state"] == "running")
+    gone = jobs_named(one_device, "first")[0]
+    assert gone["state"] in ("lost", "failed")
+    assert gone["ended_at"] is not None
+    assert second.end(begun) == "ok"
     assert second.run("print(lease.release().state)") == "done"
 
 
-def test_an_interrupted_wait_leaves_the_queue_and_the_kernel_usable(
-    start_server: Callable[..., Server],
-) -> None:
-    server = start_server(devices="sim:1xA100-80GB", capability="")
-    first, second = server.kernel("first.ipynb"), server.kernel("second.ipynb")
-    first.run(ACQUIRE + "lease = acquire(client, request('first', exclusive=True))")
-    second.run(ACQUIRE)
-    second.begin("acquire(client, request('second', exclusive=True))")
-
-    def states(name: str) -> list[str]:
-        jobs = server.http.get(API + "jobs").json()
-        return [job["state"] for job in jobs if job["request"]["name"] == name]
-
-    until(lambda: states("second") == ["queued"])
-    server.http.post(f"api/kernels/{second.id}/interrupt")
-    until(lambda: states("second") == ["cancelled"], 10)
+def test_an_interrupted_wait_leaves_the_queue_and_the_kernel_usable(one_device: Server) -> None:
+    first, second = one_device.kernel("third.ipynb"), one_device.kernel("fourth.ipynb")
+    first.run(ACQUIRE + "lease = acquire(client, request('third', exclusive=True))")
+    begun = second.begin(ACQUIRE + "acquire(client, request('fourth', exclusive=True))")
+    until(lambda: [job["state"] for job in jobs_named(one_device, "fourth")] == ["queued"])
+    one_device.http.post(f"api/kernels/{second.id}/interrupt")
+    assert second.end(begun) == "KeyboardInterrupt"
+    assert jobs_named(one_device, "fourth")[0]["state"] == "cancelled"
     assert second.run("print(6 * 7)") == "42"
     assert first.run("print(lease.release().state)") == "done"
