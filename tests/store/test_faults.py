@@ -6,7 +6,9 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -139,11 +141,16 @@ def test_a_full_store_loses_nothing_and_goes_on_when_there_is_room(url: str) -> 
     roomy.close()
 
 
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that every account may walk into, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 def open_without_privileges(folder: Path) -> subprocess.CompletedProcess[str]:
     """Open the store as somebody who is not root: root may write everything."""
-    for path in (folder.parent, *folder.parent.parents):
-        if path != Path("/") and path.stat().st_uid == os.getuid():
-            path.chmod(path.stat().st_mode | 0o011)
     return in_another_process(
         """
         import os, sys
@@ -162,8 +169,8 @@ def open_without_privileges(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_folder_that_cannot_be_written_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
+def test_a_folder_that_cannot_be_written_is_refused_with_what_to_do(reachable: Path) -> None:
+    folder = reachable / "data"
     SqlStore.open(f"sqlite:///{folder}/horus.sqlite3").close()
     for path in folder.iterdir():
         path.chmod(0o444)
@@ -174,8 +181,8 @@ def test_a_folder_that_cannot_be_written_is_refused_with_what_to_do(tmp_path: Pa
     assert "writable for this account" in done.stdout
 
 
-def test_a_file_that_can_only_be_read_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
+def test_a_file_that_can_only_be_read_is_refused_with_what_to_do(reachable: Path) -> None:
+    folder = reachable / "data"
     SqlStore.open(f"sqlite:///{folder}/horus.sqlite3").close()
     (folder / "horus.sqlite3.lock").chmod(0o666)
     (folder / "horus.sqlite3").chmod(0o444)
