@@ -325,6 +325,16 @@ def test_a_placement_beside_an_exclusive_resident_is_refused():
         desk.submit("b")
 
 
+def test_a_placement_of_an_absent_client_is_refused():
+    policy = ToldPolicy()
+    desk = Desk(policy=policy)
+    desk.submit("a")
+    desk.later(31.0).look()
+    place(policy, "a")
+    with pytest.raises(InvariantBroken, match="its client is absent"):
+        desk.tick()
+
+
 def test_a_placement_that_slows_a_resident_past_its_bound_is_refused():
     policy = ToldPolicy()
     desk = Desk(policy=policy, interference=FlatInterference(1.3))

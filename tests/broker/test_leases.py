@@ -76,6 +76,17 @@ def test_a_withdrawn_client_that_stays_away_is_not_granted_again():
     assert desk.state("a") == "queued"
 
 
+def test_a_client_that_polls_and_does_not_take_its_grant_has_to_ask_again():
+    desk = Desk()
+    desk.submit("a")
+    desk.later(50.0).poll("a")
+    desk.later(10.5).look()
+    desk.tick()
+    assert desk.state("a") == "queued"
+    desk.poll("a")
+    assert desk.state("a") == "granted"
+
+
 def test_a_beat_that_overtakes_its_confirmation_is_the_confirmation():
     desk = Desk()
     desk.submit("a")

@@ -88,8 +88,6 @@ class EveryEvent(RuleBasedStateMachine):
         self.say("release", job_id, outcome)
         if before.holds and self.desk.job(job_id).state.ended:
             self.freed_at[job_id] = self.desk.now
-            if before is JobState.GRANTED:
-                self.strike(job_id)
 
     @precondition(lambda self: self.accepted)
     @rule(pick=st.integers(0, 10**6), survivors=st.sampled_from([(), (), (7,), (7, 8)]))
@@ -100,8 +98,6 @@ class EveryEvent(RuleBasedStateMachine):
         if before.holds and not survivors:
             assert self.desk.job(job_id).state is JobState.LOST
             self.freed_at[job_id] = self.desk.now
-            if before is JobState.GRANTED:
-                self.strike(job_id)
 
     @rule(data=st.data())
     def look(self, data) -> None:
@@ -189,7 +185,8 @@ class EveryEvent(RuleBasedStateMachine):
                     if job.state is JobState.GRANTED and (last is None or last.lease != job.lease):
                         granted.append(job)
                     elif job.state is JobState.QUEUED or (
-                        job.state is JobState.CANCELLED and job.started_at is None
+                        # A grant that was never confirmed was never used.
+                        job.state.ended and job.started_at is None
                     ):
                         self.strike(job.id)
                 case Announce(job=job):
