@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import socket
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from horus_lab.errors import BrokerUnavailable
 from jupyter_ext.app import HorusLab
-from tests.server.conftest import API, Server
+from tests.server.conftest import API, TOKEN, Server
 from tests.server.contract import check, routes
 
 pytestmark = pytest.mark.server
@@ -154,3 +157,50 @@ def test_a_second_broker_on_the_same_store_refuses_and_names_the_first(
     assert server.process is not None
     assert str(server.process.pid) in check(answer, "GET", "health")["message"]
     assert server.http.get(API + "health").status_code == 200
+
+
+def test_a_reader_that_stands_still_is_dropped_and_the_server_goes_on(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    server = start_server(
+        launcher=launcher(
+            tmp_path,
+            f"""
+            import msgspec, pathlib, jupyter_ext.events
+            from horus_lab.records import BrokerEvent
+            jupyter_ext.events.SEND_SECONDS = 1.0
+            async def open_backend(self):
+                backend = await original(self)
+                async def events(after):
+                    snapshot = (await anext(backend_events(None)))
+                    try:
+                        for number in range(10**9):
+                            yield msgspec.structs.replace(snapshot, sequence=number)
+                    finally:
+                        pathlib.Path({str(closed)!r}).write_text(str(number))
+                backend_events, backend.events = backend.events, events
+                return backend
+            """,
+        )
+    )
+    assert server.http.get(API + "health").status_code == 200
+    with socket.create_connection(("127.0.0.1", server.port)) as reader:
+        lines = [
+            f"GET /{API}events HTTP/1.1",
+            f"Host: 127.0.0.1:{server.port}",
+            f"Authorization: token {TOKEN}",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        ]
+        reader.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+        assert b"101" in reader.recv(20)
+        deadline = time.monotonic() + 30  # and now it reads no more
+        while not closed.exists():
+            assert time.monotonic() < deadline
+            assert server.http.get(API + "health").status_code == 200
+            time.sleep(0.2)
+    assert server.process is not None
+    assert psutil.Process(server.process.pid).memory_info().rss < 2**30
