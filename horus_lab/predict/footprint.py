@@ -33,16 +33,30 @@ def workspace_bytes(features: GraphFeatures) -> int:
 
 
 def live_bytes(features: GraphFeatures) -> int:
-    """The step's peak, never less than what it surely holds at once."""
+    """The most bytes alive at once from the second step on.
+
+    A captured first step has no optimizer state during its backward pass; every later one has.
+    """
+    backward = features.parameter_bytes + features.saved_activation_bytes + features.input_bytes
+    after = features.parameter_bytes + features.gradient_bytes
     return max(
         features.peak_live_bytes,
-        features.parameter_bytes + features.gradient_bytes + features.optimizer_state_bytes,
-        features.parameter_bytes + features.saved_activation_bytes,
+        max(backward, after) + features.optimizer_state_bytes,
     )
 
 
-def footprint(features: GraphFeatures, spec: DeviceSpec, held_bytes: int | None) -> float:
-    """The expected peak on a device of this specification, in bytes, at most `MAX_BYTES`."""
+def footprint(
+    features: GraphFeatures,
+    spec: DeviceSpec,
+    held_bytes: int | None,
+    context_bytes: int = 0,
+) -> float:
+    """The expected peak on a device of this specification, in bytes, at most `MAX_BYTES`.
+
+    Args:
+        held_bytes: what the job's process holds already (a CPU process's baseline).
+        context_bytes: what a GPU process pays beside the specification's context.
+    """
     live = live_bytes(features)
     if spec.kind is DeviceKind.CPU:
         base = held_bytes if held_bytes is not None else spec.context_bytes
@@ -51,7 +65,10 @@ def footprint(features: GraphFeatures, spec: DeviceSpec, held_bytes: int | None)
     return float(
         min(
             MAX_BYTES,
-            spec.context_bytes + workspace_bytes(features) + FRAGMENTATION * segments,
+            spec.context_bytes
+            + context_bytes
+            + workspace_bytes(features)
+            + FRAGMENTATION * segments,
         )
     )
 

@@ -16,21 +16,31 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from horus_lab.records import DeviceKind, DeviceSpec, GraphFeatures, OperationClass
+from horus_lab.records import (
+    DeviceKind,
+    DeviceSpec,
+    GraphFeatures,
+    OperationClass,
+    OperationStatistics,
+    Phase,
+)
 
 Floats = npt.NDArray[np.float64]
 
-# The share of the peak rate that operations of a class reach when they are large.
+# The share of the peak rate that operations of a class reach, and what a kernel and a step cost at
+# least: fitted to the step times and utilizations of the training sets.
 MATRIX_EFFICIENCY = {
-    OperationClass.CONVOLUTION: 0.45,
-    OperationClass.LINEAR: 0.60,
-    OperationClass.ATTENTION: 0.45,
-    OperationClass.RECURRENT: 0.30,
+    OperationClass.CONVOLUTION: 0.54,
+    OperationClass.LINEAR: 0.85,
+    OperationClass.ATTENTION: 0.60,
+    OperationClass.RECURRENT: 0.75,
 }
-VECTOR_EFFICIENCY = 0.30
-BANDWIDTH_EFFICIENCY = 0.70
-KERNEL_SECONDS = 2.5e-6
-GPU_LOOP_SECONDS = 4e-4
+VECTOR_EFFICIENCY = 0.31
+BANDWIDTH_EFFICIENCY = 0.40
+KERNEL_SECONDS = 3.7e-6
+FUSED_OPTIMIZER_LAUNCHES = 12.0
+FUSED_TOGETHER = 30.0
+GPU_LOOP_SECONDS = 2.9e-3
 
 # A CPU step: what the training loop itself costs, and the traffic and arithmetic of one operation
 # from which half of the further cores help. Measured: benchmarks/predict/cpu_small.json.
@@ -48,6 +58,21 @@ _PRECISION_DTYPES = {
     "bf16-true": "bfloat16",
     "64-true": "float64",
 }
+
+
+class Installation(Struct, frozen=True):
+    """What of the installed software changes a step's time.
+
+    Attributes:
+        fused_optimizer: torch's optimizers work on many parameters at once (torch 2.0 and later).
+        tf32_products: float32 matrix products run in TF32 (torch before 1.12, or on request).
+    """
+
+    fused_optimizer: bool = True
+    tf32_products: bool = False
+
+
+TODAY = Installation()
 
 
 class Estimate(Struct, frozen=True):
@@ -79,22 +104,26 @@ class Estimate(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """A step's operations as arrays, one element a (class, phase)."""
+    """A step's operations as arrays, one element a (class, phase).
+
+    `fused_launches`: as on a GPU, where torch's optimizers work on many parameters at once.
+    """
 
     launches: Floats
+    fused_launches: Floats
     flops: Floats
     traffic_bytes: Floats
     matrix: npt.NDArray[np.bool_]
     efficiency: Floats
-    dtype_shares: tuple[Floats, Floats]
+    dtype_shares: Floats
 
 
-def work_of(features: GraphFeatures) -> Work:
+def work_of(features: GraphFeatures, installation: Installation = TODAY) -> Work:
     """The operations of a step as arrays. Without a break-down, the totals are one operation."""
     rows = features.operations
     if rows:
         launches = np.array([float(row.launches) for row in rows])
-        flops = np.array([float(row.flops) for row in rows])
+        flops = np.array(_reasonable_flops(rows))
         traffic = np.array([float(row.bytes_moved) for row in rows])
         classes = [row.operation for row in rows]
     else:
@@ -108,17 +137,42 @@ def work_of(features: GraphFeatures) -> Work:
     tensor = shares.copy()
     tensor[1] += tensor[0]
     tensor[0] = 0.0
+    if installation.tf32_products:
+        shares = tensor
     by_class = np.where(convolution[:, None], tensor[None, :], shares[None, :])
+    optimizer = np.array([operation is OperationClass.OPTIMIZER for operation in classes])
+    fused = np.minimum(launches, FUSED_OPTIMIZER_LAUNCHES + launches / FUSED_TOGETHER)
     return Work(
         launches=launches,
+        fused_launches=(
+            np.where(optimizer, fused, launches) if installation.fused_optimizer else launches
+        ),
         flops=flops,
         traffic_bytes=traffic,
         matrix=np.array([operation in MATRIX_EFFICIENCY for operation in classes]),
         efficiency=np.array(
             [MATRIX_EFFICIENCY.get(operation, VECTOR_EFFICIENCY) for operation in classes]
         ),
-        dtype_shares=(by_class, shares),
+        dtype_shares=by_class,
     )
+
+
+def _reasonable_flops(rows: Sequence[OperationStatistics]) -> list[float]:
+    """FLOPs of each row; a convolution's backward pass costs twice its forward pass at most.
+
+    torch's own formula counts a grouped convolution's weight gradient as if it had no groups.
+    """
+    forward = sum(
+        row.flops
+        for row in rows
+        if row.operation is OperationClass.CONVOLUTION and row.phase is Phase.FORWARD
+    )
+    return [
+        min(float(row.flops), 2.0 * forward)
+        if row.operation is OperationClass.CONVOLUTION and row.phase is Phase.BACKWARD and forward
+        else float(row.flops)
+        for row in rows
+    ]
 
 
 def _dtype_shares(features: GraphFeatures) -> Floats:
@@ -167,14 +221,14 @@ def _positive(value: float, fallback: float) -> float:
 
 def estimate(work: Work, devices: Capability) -> Estimate:
     """One step of `work` on each device. Every result is finite and the step longer than zero."""
-    by_class, _ = work.dtype_shares
-    per_flop = by_class @ (1.0 / devices.rates)
+    per_flop = work.dtype_shares @ (1.0 / devices.rates)
     vector = 1.0 / devices.rates[0]
     per_flop = np.where(work.matrix[:, None], per_flop, vector[None, :])
     compute = work.flops[:, None] * per_flop / work.efficiency[:, None]
     traffic = work.traffic_bytes[:, None] / (devices.bandwidth * BANDWIDTH_EFFICIENCY)[None, :]
     dispatch = work.launches[:, None] * devices.launch[None, :]
-    gpu = _gpu(work, compute, traffic, dispatch)
+    fused = work.fused_launches[:, None] * devices.launch[None, :]
+    gpu = _gpu(work, compute, traffic, fused)
     if not devices.cpu.any():
         return gpu
     cpu = _cpu(work, compute, traffic, dispatch, devices.cores)
@@ -193,7 +247,7 @@ def estimate(work: Work, devices: Capability) -> Estimate:
 
 
 def _gpu(work: Work, compute: Floats, traffic: Floats, dispatch: Floats) -> Estimate:
-    device = np.maximum(compute, traffic) + (work.launches * KERNEL_SECONDS)[:, None]
+    device = np.maximum(compute, traffic) + (work.fused_launches * KERNEL_SECONDS)[:, None]
     step = np.maximum(device, dispatch).sum(axis=0) + GPU_LOOP_SECONDS
     return Estimate(
         step=np.maximum(step, _SHORTEST_STEP),

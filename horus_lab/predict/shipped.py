@@ -125,8 +125,9 @@ class ShippedPredictor:
         held: Sequence[int | None],
     ) -> tuple[Prediction, ...]:
         principles = estimate(work_of(features), capability_of(specs))
+        context = self._residual.manifest.context_bytes if self._residual is not None else 0
         footprints = np.array(
-            [footprint(features, spec, one) for spec, one in zip(specs, held, strict=True)]
+            [footprint(features, spec, one, context) for spec, one in zip(specs, held, strict=True)]
         )
         corrections = (
             self._residual.correct(features, specs, principles, footprints)
