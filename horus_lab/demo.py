@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import secrets
 import socket
 import subprocess
@@ -309,7 +310,8 @@ def _tell(
     names = tables.device_names(states)
     for job in sorted(jobs, key=lambda job: job.submitted_at):
         reason = job.reason.sentence if job.reason and job.state is JobState.QUEUED else ""
-        key = (wording.state_text(job), reason)
+        # Changing numbers are not news.
+        key = (wording.state_text(job), re.sub(r"[0-9.]+", "#", reason.split("; expected")[0]))
         if told.get(job.id) == key or (job.id not in told and job.state.ended):
             continue
         told[job.id] = key
@@ -319,7 +321,9 @@ def _tell(
             else ""
         )
         stamp = time.strftime("%H:%M:%S")
-        console.print(f"  {stamp}  {job.request.name:<14} {key[0]}{where}  {reason}".rstrip())
+        console.print(
+            f"  {stamp}  {job.request.name:<14} {key[0]}{where}  {reason}".rstrip(), soft_wrap=True
+        )
 
 
 def _solo_rates(client: HorusClient) -> dict[str, float]:
