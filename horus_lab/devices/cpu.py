@@ -1,9 +1,8 @@
 """The host's CPU as a device: real, measured, for machines without a GPU.
 
 Capacity is the memory that this process may use: the machine's, or less where a control group
-says so. A process's memory is its resident set less what it shares with files (libraries that
-every kernel maps), so that kernels are not charged for the same pages; its utilization is the CPU
-time it took since the last look, over the time and the cores.
+says so. Used memory is what is not available, within the group where it is limited. Utilization is
+that of the cores that this process may use.
 """
 
 from __future__ import annotations
@@ -16,13 +15,15 @@ from pathlib import Path
 
 import psutil
 
+from horus_lab.devices.control_group import ControlGroup
+from horus_lab.devices.process_use import ProcessUse
 from horus_lab.predict.cpu_spec import measure_cpu
-from horus_lab.records import Device, DeviceKind, DeviceReading, DeviceSpec, Health, ProcessReading
+from horus_lab.records import Device, DeviceKind, DeviceReading, DeviceSpec
 
+# Room for the system to breathe: below it, Linux begins to reclaim and everybody slows down.
 _MARGIN_SHARE = 0.05
-_LEAST_MARGIN = 256 * 2**20
-_MOST_MARGIN = 4 * 2**30
-_CGROUP = Path("/sys/fs/cgroup")
+_LEAST_MARGIN = 2**30
+_MOST_MARGIN_SHARE = 0.125  # of a small machine the least margin would be too large a part
 
 MeasureCpu = Callable[[int, int, str], DeviceSpec]
 
@@ -36,31 +37,34 @@ class CpuProbe:
 
     Args:
         measure: cores, memory bytes and name -> the device's specification; called once.
+        group: the control groups that limit this process.
     """
 
     name = "cpu"
 
-    def __init__(self, *, measure: MeasureCpu = _measure) -> None:
+    def __init__(
+        self, *, measure: MeasureCpu = _measure, group: ControlGroup | None = None
+    ) -> None:
         self._measure = measure
+        self._group = group or ControlGroup()
         self._device: Device | None = None
-        self._cores = usable_cores()
+        self._cores = usable_cores(self._group)
+        self._processes = ProcessUse(self._cores)
         self._busy: tuple[float, float] | None = None
-        self._times: dict[tuple[int, int], tuple[float, float]] = {}
 
     def open(self) -> None:
         """Measure the CPU, once."""
         if self._device is not None:
             return
-        memory = usable_memory()
-        model = cpu_model()
+        memory = usable_memory(self._group)
         self._device = Device(
-            uuid=_machine_uuid(),
+            uuid=machine_uuid(),
             name="CPU",
             index=0,
             kind=DeviceKind.CPU,
             capacity_bytes=memory,
-            margin_bytes=int(min(_MOST_MARGIN, max(_LEAST_MARGIN, _MARGIN_SHARE * memory))),
-            spec=self._measure(self._cores, memory, model),
+            margin_bytes=margin(memory),
+            spec=self._measure(max(1, round(self._cores)), memory, cpu_model()),
         )
 
     def close(self) -> None:
@@ -74,88 +78,68 @@ class CpuProbe:
         """The host's load and memory, and those of each process in `trees`."""
         if self._device is None:
             return ()
-        unknown: dict[str, str] = {
-            "memory_utilization": "a CPU does not count its memory bandwidth"
-        }
+        unknown = {"memory_utilization": "a CPU's memory bandwidth is not counted"}
         utilization = self._utilization(now)
         if utilization is None:
-            unknown["utilization"] = "needs two looks"
-        used = self._used()
-        pids = sorted({pid for tree in trees.values() for pid in tree})
-        processes = [reading for pid in pids if (reading := self._process(pid, now))]
-        keep = set(pids)
-        self._times = {key: value for key, value in self._times.items() if key[0] in keep}
+            unknown["utilization"] = "it takes two looks to tell"
         return (
             DeviceReading(
                 uuid=self._device.uuid,
                 read_at=now,
-                health=Health.OK,
                 utilization=utilization,
-                memory_used_bytes=used,
-                processes=tuple(processes),
+                memory_used_bytes=self._used(self._device.capacity_bytes),
+                processes=self._processes.read(trees, now),
                 unknown=unknown,
             ),
         )
 
     def _utilization(self, now: float) -> float | None:
-        times = psutil.cpu_times()
-        idle = times.idle + getattr(times, "iowait", 0.0)
-        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        before, self._busy = self._busy, (total - idle, now)
+        busy = self._busy_seconds()
+        before, self._busy = self._busy, (busy, now)
         if before is None or now <= before[1]:
             return None
-        busy = (total - idle - before[0]) / (now - before[1]) / self._cores
-        return min(1.0, max(0.0, busy))
+        share = (busy - before[0]) / (now - before[1]) / self._cores
+        return min(1.0, max(0.0, share))
 
-    def _used(self) -> int:
+    def _busy_seconds(self) -> float:
+        """CPU time taken so far: by the group under a quota, else by all, on the usable cores."""
+        if self._group.cpu_limit() is not None:
+            seconds = self._group.cpu_seconds()
+            if seconds is not None:
+                return seconds
+        allowed = os.sched_getaffinity(0)
+        times = psutil.cpu_times(percpu=True)
+        usable = [one for core, one in enumerate(times) if core in allowed] or times
+        # Guest time is part of user time already.
+        return sum(sum(one) - one.idle - one.iowait - one.guest - one.guest_nice for one in usable)
+
+    def _used(self, capacity: int) -> int:
         memory = psutil.virtual_memory()
-        used = int(memory.total - memory.available)
-        limited = _cgroup_used()
-        return used if limited is None else limited
-
-    def _process(self, pid: int, now: float) -> ProcessReading | None:
-        try:
-            process = psutil.Process(pid)
-            with process.oneshot():
-                memory = process.memory_info()
-                times = process.cpu_times()
-                name = process.name()
-                started = int(process.create_time() * 100)
-        except (psutil.Error, OSError):
-            return None
-        spent = times.user + times.system
-        key = (pid, started)
-        before = self._times.get(key)
-        self._times[key] = (spent, now)
-        utilization = None
-        if before is not None and now > before[1]:
-            utilization = min(1.0, max(0.0, (spent - before[0]) / (now - before[1]) / self._cores))
-        return ProcessReading(
-            pid=pid,
-            memory_bytes=max(0, memory.rss - memory.shared),
-            utilization=utilization,
-            name=name,
-        )
+        free = int(memory.available)
+        charged = self._group.memory_used()
+        if charged is not None:
+            free = min(free, max(0, (self._group.memory_limit() or capacity) - charged))
+        return max(0, capacity - free)
 
 
-def usable_cores() -> int:
-    """Cores that this process may use: its affinity, or less by the control group's quota."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = (_CGROUP / "cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, round(int(quota) / int(period))))
-    return cores
+def margin(capacity_bytes: int) -> int:
+    """Bytes that are never promised: 5 %, at least 1 GiB, of small machines at most an eighth."""
+    wanted = max(_LEAST_MARGIN, int(_MARGIN_SHARE * capacity_bytes))
+    return min(wanted, int(_MOST_MARGIN_SHARE * capacity_bytes))
 
 
-def usable_memory() -> int:
+def usable_cores(group: ControlGroup) -> float:
+    """Cores' worth of time that this process may use: its affinity, or less by a quota."""
+    cores = float(len(os.sched_getaffinity(0)))
+    limit = group.cpu_limit()
+    return cores if limit is None else min(cores, limit)
+
+
+def usable_memory(group: ControlGroup) -> int:
     """Bytes that this process may use: the machine's memory, or the control group's limit."""
     total = int(psutil.virtual_memory().total)
-    with contextlib.suppress(OSError, ValueError):
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        if limit != "max":
-            total = min(total, int(limit))
-    return total
+    limit = group.memory_limit()
+    return total if limit is None else min(total, limit)
 
 
 def cpu_model() -> str:
@@ -167,27 +151,13 @@ def cpu_model() -> str:
     return "CPU"
 
 
-def _cgroup_used() -> int | None:
-    """Bytes charged to a limited control group, less page cache that can be dropped."""
-    try:
-        if (_CGROUP / "memory.max").read_text().strip() == "max":
-            return None
-        current = int((_CGROUP / "memory.current").read_text())
-        rows = dict(
-            line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines() if line
-        )
-        return max(0, current - int(rows.get("inactive_file", "0")))
-    except (OSError, ValueError):
-        return None
-
-
-def _machine_uuid() -> str:
+def machine_uuid(etc: Path = Path("/etc")) -> str:
     """Stable for this machine, and not its identity in clear."""
     identity = b""
-    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+    for path in (etc / "machine-id", Path("/var/lib/dbus/machine-id")):
         with contextlib.suppress(OSError):
-            identity = Path(path).read_bytes().strip()
-            if identity:
-                break
+            identity = path.read_bytes().strip()
+        if identity:
+            break
     identity = identity or os.uname().nodename.encode()
     return "CPU-" + hashlib.sha256(b"horus-lab cpu " + identity).hexdigest()[:16]
