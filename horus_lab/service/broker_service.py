@@ -73,7 +73,7 @@ class BrokerService:
         self._thread: threading.Thread | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._stopping = threading.Event()
-        self._life = threading.Lock()
+        self._life = threading.RLock()  # a stop waits for a start, and a failed start stops
         self._stopped = False
         self._started: Engine | None = None
 
@@ -88,11 +88,14 @@ class BrokerService:
         Raises:
             HorusError: it cannot start, with the reason; everything is closed again.
         """
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
+        with self._life:
+            try:
+                if self._stopped:
+                    raise _stopped()
+                self._start()
+            except BaseException:
+                self.stop()
+                raise
 
     def _start(self) -> None:
         devices = self._sampler.open()
@@ -119,19 +122,17 @@ class BrokerService:
             if self._stopped:
                 return
             self._stopped = True
-        self._mailbox.close(
-            BrokerUnavailable("The broker has stopped.", hint="Start the server again.")
-        )
-        self._stopping.set()
-        self._parts.watcher.close()
-        self._sampler.stop()
-        if self._thread is not None:
-            self._thread.join(10.0)
-        if self._readers is not None:
-            self._readers.shutdown(wait=True, cancel_futures=True)
-        if self._started is not None:
-            self._started.stream.close()
-        self._parts.store.close()
+            self._mailbox.close(_stopped())
+            self._stopping.set()
+            self._parts.watcher.close()
+            self._sampler.stop()
+            if self._thread is not None:
+                self._thread.join(10.0)
+            if self._readers is not None:
+                self._readers.shutdown(wait=True, cancel_futures=True)
+            if self._started is not None:
+                self._started.stream.close()
+            self._parts.store.close()
 
     def _run(self, engine: Engine) -> None:
         while not self._stopping.is_set():
@@ -347,3 +348,7 @@ class BrokerService:
                 _logger.exception("Horus failed on news: %s", key)
 
         self._mailbox.tell(key, guarded)
+
+
+def _stopped() -> BrokerUnavailable:
+    return BrokerUnavailable("The broker has stopped.", hint="Start the server again.")

@@ -105,21 +105,24 @@ class Driver:
         checkpoint = self.broker.checkpoint()
         try:
             commands = self.broker.handle(event, now)
+            learned = self._persist(commands)
+        except StoreUnavailable as error:
+            self.broker.restore(checkpoint)
+            self.trouble = str(error)
+            raise
         except HorusError:
             raise
         except Exception as error:
+            self.broker.restore(checkpoint)
             _logger.exception("The broker failed on %s", type(event).__name__)
             self.trouble = f"The broker failed on an event ({type(error).__name__}: {error})."
             raise HorusError(
                 "The broker could not take this in; nothing was changed.",
                 hint="The server's log has the details.",
             ) from error
-        try:
-            self._carry_out(commands)
-        except StoreUnavailable as error:
-            self.broker.restore(checkpoint)
-            self.trouble = str(error)
-            raise
+        self._tell(commands)
+        for seen in learned:
+            self._effects.learn(seen)
 
     def flush(self, *, everything: bool = False) -> None:
         """Write what was put off.
@@ -143,7 +146,8 @@ class Driver:
         self._deferred.clear()
         self.trouble = ""
 
-    def _carry_out(self, commands: Sequence[Command]) -> None:
+    def _persist(self, commands: Sequence[Command]) -> list[Observation]:
+        """Write what must be on disk before it is told, and put the rest off."""
         saves: dict[str, Job] = {}
         next_fence: int | None = None
         observations: list[Observation] = []
@@ -168,9 +172,7 @@ class Driver:
                 self._marks.pop(job.id, None)
             else:
                 self._marks[job.id] = _mark(job)
-        self._tell(commands)
-        for seen in observations:
-            self._effects.learn(seen)
+        return observations
 
     def _commit(
         self, jobs: tuple[Job, ...], next_fence: int | None, observations: list[Observation]
@@ -181,7 +183,7 @@ class Driver:
                 self._epoch, jobs=jobs, next_fence=next_fence, observations=observations
             )
             self._failpoint("after_commit")
-        except StoreUnavailable:
+        except Exception:
             # A commit whose answer is lost may be on disk all the same.
             self._doubtful = jobs
             raise
@@ -221,7 +223,7 @@ class Driver:
             StoredState(jobs=jobs, next_fence=stored.next_fence, observations=stored.observations),
             now,
         )
-        self._carry_out(self.broker.recover())
+        self._tell(self.broker.recover())
         return stored
 
     def _latest(self, job: Job) -> Job:

@@ -44,6 +44,7 @@ from horus_lab.service.settings import ServiceSettings
 from horus_lab.store.protocol import StoredState
 
 SNAPSHOT_ENDED = 50
+NEWS_AFTER_FAILURE_SECONDS = 3.0
 
 _logger = logging.getLogger(__name__)
 
@@ -78,6 +79,8 @@ class Engine:
         self._wake_sampler = wake_sampler
         self._events = 0
         self._untold: dict[str, tuple[int, ...]] = {}
+        self._devices_untold = False
+        self._news_after = 0.0
         self._next_tick = 0.0
         self._next_flush = 0.0
         self._graphs_learned: set[str] = set()
@@ -205,7 +208,7 @@ class Engine:
 
     def snapshot(self) -> BrokerEvent:
         """Everything as it is, under the latest number."""
-        jobs = (*self.open_jobs, *self._ended()[:SNAPSHOT_ENDED])
+        jobs = self.jobs(None, len(self.open_jobs) + SNAPSHOT_ENDED)
         return self.stream.snapshot(jobs, self.device_states(), self._clock.now())
 
     # --- news -----------------------------------------------------------------------------------
@@ -223,26 +226,20 @@ class Engine:
 
     def devices_changed(self, devices: tuple[Device, ...]) -> None:
         """A device came or went."""
-        self._devices = devices
-        # First what each waiting job would use of them, then that they are there.
-        self._predict_again(lambda _job: True)
-        self._news(events.DevicesChanged(event_id=self._event_id(), devices=devices))
+        self._devices, self._devices_untold = devices, True
+        self._tell_devices()
 
     def pass_time(self) -> None:
         """Do what is due: the broker's time limits, what is still untold or unwritten."""
         now = self._clock.monotonic()
-        if self._graphs_learned:
-            learned, self._graphs_learned = self._graphs_learned, set()
-            self._predict_again(
-                lambda job: (
-                    job.request.features is not None and job.request.features.graph_hash in learned
-                )
-            )
+        if self._graphs_learned and self._predict_again(self._learned_of):
+            self._graphs_learned.clear()
         if now < self._next_tick:
             return
         self._next_tick = now + self._settings.pace.tick
         self._news(events.Tick(event_id=self._event_id()))
         self._tell_ended()
+        self._tell_devices()
         if now >= self._next_flush:
             self._next_flush = now + self._settings.pace.flush
             self.write_down()
@@ -293,12 +290,18 @@ class Engine:
             self._publish()
 
     def _news(self, event: events.Event) -> bool:
-        """Handle what nobody waits for the answer of; whether it was taken in."""
+        """Handle what nobody waits for the answer of; whether it was taken in.
+
+        After a failure news waits for a while: a store that makes every write wait for its
+        time-out would else hold up everyone who only asks.
+        """
+        now = self._clock.monotonic()
+        if now < self._news_after:
+            return False
         try:
             self._handle(event)
-        except StoreUnavailable:
-            return False  # the driver keeps the reason for `health`; the next news tries again
         except HorusError as error:
+            self._news_after = now + NEWS_AFTER_FAILURE_SECONDS
             _logger.warning("Horus could not take in %s: %s", type(event).__name__, error)
             return False
         return True
@@ -313,15 +316,29 @@ class Engine:
                 self._untold.pop(job_id, None)
                 self._wake_sampler()
 
-    def _predict_again(self, concerns: Callable[[Job], bool]) -> None:
+    def _tell_devices(self) -> None:
+        """Tell the broker of other devices: what waiting jobs would use of them goes first."""
+        if not self._devices_untold or not self._predict_again(lambda _job: True):
+            return
+        changed = events.DevicesChanged(event_id=self._event_id(), devices=self._devices)
+        self._devices_untold = not self._news(changed)
+
+    def _learned_of(self, job: Job) -> bool:
+        features = job.request.features
+        return features is not None and features.graph_hash in self._graphs_learned
+
+    def _predict_again(self, concerns: Callable[[Job], bool]) -> bool:
+        """Tell the broker of better predictions; whether all of them were taken in."""
         for job in self.open_jobs:
             if job.state is not JobState.QUEUED or not concerns(job):
                 continue
             fresh = self._predictions(job.request)
-            if fresh != job.predictions:
-                self._news(
-                    events.Predicted(event_id=self._event_id(), job_id=job.id, predictions=fresh)
-                )
+            if fresh == job.predictions:
+                continue
+            better = events.Predicted(event_id=self._event_id(), job_id=job.id, predictions=fresh)
+            if not self._news(better):
+                return False
+        return True
 
     def _predictions(self, request: JobRequest) -> dict[str, Prediction]:
         devices = self._known_devices()

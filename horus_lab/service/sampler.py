@@ -128,8 +128,8 @@ class Sampler:
     def look(self, jobs: tuple[Job, ...]) -> tuple[DeviceUse, ...]:
         """One look at every device, attributed to the jobs; unknown where the probe fails."""
         now = self._clock.now()
-        trees = self._trees(jobs)
         try:
+            trees = self._trees(jobs)
             set_residents = getattr(self._probe, "set_residents", None)
             if set_residents is not None:
                 residents = _played(jobs)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 
 import pytest
 
 from horus_lab.errors import BrokerUnavailable, HorusError, StoreUnavailable
 from horus_lab.records import BrokerEvent, Confirm, Heartbeat, JobState, Release
 from horus_lab.store import StoreSettings
-from tests.service.world import GIB, World, eventually, request
+from horus_lab.testing import some_features
+from tests.service.world import GIB, World, device, eventually, request
 
 
 class Failing:
@@ -92,7 +94,7 @@ def test_an_ended_process_is_told_again_until_it_is_on_disk(world: World) -> Non
     service = world.start()
     job, _ = service.submit("ann", request("r1")).result(10)
     world.failpoint = Failing("before_commit", times=2)
-    world.watcher.ended(job.id, ())
+    world.watcher.end(job.id)
     eventually(lambda: world.failpoint.times < 2)
     assert stored(world) == {job.id: "granted"}
 
@@ -204,11 +206,11 @@ def test_a_defect_in_the_policy_is_an_error_of_the_request_and_not_the_end(world
 
 
 def test_a_predictor_that_fails_makes_the_prediction_unknown_and_says_so(world: World) -> None:
-    from tests.service.world import features
-
     world.predictor.fails = True
     service = world.start()
-    job, _ = service.submit("ann", request("r1", declared=None, features=features())).result(10)
+    job, _ = service.submit("ann", request("r1", declared=None, features=some_features())).result(
+        10
+    )
     assert [made.basis.value for made in job.predictions.values()] == ["unknown"]
     assert not job.state.holds  # unknown never grants
     assert any("predictor failed" in notice for notice in service.health().result(10).notices)
@@ -226,5 +228,64 @@ def test_nothing_is_left_open_when_the_start_fails(world: World) -> None:
     service = world.build(probe=NoDriver())
     with pytest.raises(BrokerUnavailable, match="no driver"):
         service.start()
-    assert world.watcher.closed
     world.start()  # the store is free again
+
+
+def test_a_commit_that_fails_in_a_way_nobody_expected_changes_nothing_either(
+    world: World,
+) -> None:
+    service = world.start()
+
+    def overflows(name: str) -> None:
+        if name == "before_commit":
+            world.failpoint = lambda _name: None
+            raise OverflowError("Python int too large")
+
+    world.failpoint = overflows
+    with pytest.raises(HorusError) as caught:
+        service.submit("ann", request("r1")).result(10)
+    assert caught.value.code == "internal"
+    assert service.jobs().result(10) == ()
+    assert service.submit("ann", request("r1")).result(10)[1]
+
+
+def test_a_device_that_vanishes_while_nothing_can_be_written_is_told_afterwards(
+    world: World,
+) -> None:
+    service = world.start()
+    job, _ = service.submit("ann", request("r1", gib=10)).result(10)
+    world.failpoint = Failing("before_commit", times=2)
+    world.probe.listed = (device("GPU-b"),)
+    service.devices_changed(world.probe.listed)
+
+    def told() -> bool:
+        world.clock.advance(1)
+        return "vanished" in service.job(job.id).result(10).story[-1].why
+
+    eventually(told)
+    assert world.failpoint.times == 0
+
+
+def test_a_stop_during_the_start_leaves_nothing_open(world: World) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        entered.set()
+        go_on.wait(10)
+
+    world.probe.before_read = hangs
+    service = world.build()
+    starting = threading.Thread(target=service.start)
+    starting.start()
+    assert entered.wait(10)
+    stopping = threading.Thread(target=service.stop)
+    stopping.start()
+    go_on.set()
+    for thread in (starting, stopping):
+        thread.join(20)
+        assert not thread.is_alive()
+    with pytest.raises(BrokerUnavailable):
+        service.jobs().result(10)
+    with pytest.raises(BrokerUnavailable):
+        service.start()
+    world.start()

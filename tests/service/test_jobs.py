@@ -15,7 +15,8 @@ from horus_lab.errors import (
 )
 from horus_lab.records import Confirm, Heartbeat, JobState, PredictRequest, Release
 from horus_lab.service import ServiceSettings
-from tests.service.world import GIB, World, eventually, features, request
+from horus_lab.testing import some_features
+from tests.service.world import GIB, World, eventually, request
 
 
 def test_a_job_is_granted_confirmed_heard_of_and_released(world: World) -> None:
@@ -122,12 +123,12 @@ def test_each_owner_and_everybody_have_a_bound_on_waiting_jobs(world: World) -> 
 
 def test_a_question_is_answered_without_queueing(world: World) -> None:
     service = world.start()
-    reply = service.predict("ann", PredictRequest(features=features())).result(10)
+    reply = service.predict("ann", PredictRequest(features=some_features())).result(10)
     assert [fit.fits_now for fit in reply.fits] == [True]
     assert reply.expected_wait_seconds is not None
     assert reply.expected_wait_seconds.p90 == 0.0
     service.submit("bob", request("r1", gib=9)).result(10)
-    reply = service.predict("ann", PredictRequest(features=features())).result(10)
+    reply = service.predict("ann", PredictRequest(features=some_features())).result(10)
     assert [fit.fits_now for fit in reply.fits] == [False]
     assert reply.expected_wait_seconds is None  # nobody said for how long bob runs
     assert len(service.jobs().result(10)) == 1

@@ -20,7 +20,8 @@ from horus_lab.records import (
     Release,
 )
 from horus_lab.service.learning import observation_of, track_record
-from tests.service.world import GIB, World, device, eventually, features, identity, request
+from horus_lab.testing import some_features
+from tests.service.world import GIB, World, device, eventually, identity, request
 from tests.store.records import job as stored_job
 
 
@@ -82,16 +83,16 @@ def test_an_observation_is_of_the_time_alone() -> None:
         utilization=0.9,
         utilization_alone=0.5,
     )
-    job = replace(job, request=replace(job.request, features=features()))
+    job = replace(job, request=replace(job.request, features=some_features()))
     seen = observation_of(job, device(), now=7.0)
     assert seen is not None
     assert (seen.memory_bytes, seen.utilization, seen.step_seconds) == (5 * GIB, 0.5, 0.25)
-    assert (seen.graph_hash, seen.device_model) == (features().graph_hash, "Test GPU")
+    assert (seen.graph_hash, seen.device_model) == (some_features().graph_hash, "Test GPU")
 
 
 def test_nothing_is_learned_from_a_simulated_device_or_without_a_graph() -> None:
     job = ended(5 * GIB, 1, 2, 3)
-    with_graph = replace(job, request=replace(job.request, features=features()))
+    with_graph = replace(job, request=replace(job.request, features=some_features()))
     assert observation_of(job, device(), 1.0) is None
     assert observation_of(with_graph, device(simulated=True), 1.0) is None
     assert observation_of(with_graph, None, 1.0) is None
@@ -102,7 +103,7 @@ def test_a_run_teaches_those_that_wait_with_the_same_graph_and_later_brokers(
     world: World,
 ) -> None:
     service = world.start()
-    with_graph = {"declared": None, "features": features()}
+    with_graph = {"declared": None, "features": some_features()}
     first, _ = service.submit("ann", request("first", **with_graph)).result(10)
     assert first.lease is not None
     fence = first.lease.fence
@@ -115,7 +116,7 @@ def test_a_run_teaches_those_that_wait_with_the_same_graph_and_later_brokers(
     service.heartbeat(first.id, beat).result(10)
     eventually(lambda: service.job(first.id).result(10).measured.memory_peak_bytes == 6 * GIB)
     service.submit("ann", request("large", gib=9)).result(10)
-    other = {"declared": None, "features": features("fedcba9876543210")}
+    other = {"declared": None, "features": some_features("fedcba9876543210")}
     same, _ = service.submit("ann", request("same", **with_graph)).result(10)
     apart, _ = service.submit("ann", request("apart", **other)).result(10)
     assert same.predictions["GPU-a"].basis is Basis.MODEL

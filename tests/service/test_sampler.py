@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from horus_lab.devices.attribution import attribute
+from horus_lab.devices.processes import PsutilProcessTable
 from horus_lab.records import Confirm, JobState, ProcessReading
 from horus_lab.service import Pace, ServiceSettings
-from tests.service.world import GIB, World, device, eventually, identity, request
+from horus_lab.service.sampler import Sampler
+from horus_lab.testing import ManualClock
+from tests.service.world import GIB, ScriptedProbe, World, device, eventually, identity, request
 
 
 def quick(world: World, **changes: Any) -> None:
@@ -151,3 +155,18 @@ def test_the_pace_is_slow_while_nobody_cares_and_full_while_somebody_does(world:
     assert service.idle()
     service.submit("ann", request("r1")).result(10)
     assert not service.idle()
+
+
+def test_looks_do_not_pile_up_behind_one_that_hangs() -> None:
+    probe = ScriptedProbe()
+    sampler = Sampler(probe, PsutilProcessTable(), attribute, ManualClock(), timeout=0.1)
+    sampler.open()
+    stuck = threading.Event()
+    probe.before_read = lambda: stuck.wait(20)
+    for _ in range(3):
+        assert [use.unmanaged_bytes for use in sampler.look(())] == [None]
+    probe.before_read = lambda: None
+    stuck.set()
+    eventually(lambda: [use.unmanaged_bytes for use in sampler.look(())] == [0])
+    assert len(probe.trees) == 2  # the one that hung, and the last
+    sampler.stop()

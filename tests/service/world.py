@@ -14,10 +14,8 @@ from horus_lab.devices.processes import PsutilProcessTable
 from horus_lab.policy.cluster import ClusterView, Placement, Plan, QueuedView
 from horus_lab.records import (
     Basis,
-    CaptureMethod,
     DeclaredNeeds,
     Device,
-    DeviceKind,
     DeviceReading,
     DeviceSpec,
     Fit,
@@ -33,50 +31,14 @@ from horus_lab.records import (
 )
 from horus_lab.service import BrokerService, Pace, Parts, ServiceSettings
 from horus_lab.store import SqlStore, StoreSettings
+from horus_lab.testing import ManualClock, ScriptedWatcher, a_device
 
 GIB = 2**30
 
 
-def device(name: str = "GPU-a", capacity: int = 10 * GIB, **changes: Any) -> Device:
-    spec = DeviceSpec(
-        model="Test GPU",
-        kind=DeviceKind.NVIDIA,
-        memory_bytes=capacity,
-        peak_flops={"float32": 1e13},
-        memory_bandwidth=1e12,
-        multiprocessors=80,
-        launch_seconds=5e-6,
-        context_bytes=GIB // 2,
-    )
-    return Device(
-        uuid=name,
-        name=name,
-        index=0,
-        kind=DeviceKind.NVIDIA,
-        capacity_bytes=capacity,
-        margin_bytes=0,
-        spec=spec,
-        **changes,
-    )
-
-
-def features(graph_hash: str = "0123456789abcdef") -> GraphFeatures:
-    return GraphFeatures(
-        method=CaptureMethod.FAKE_STEP,
-        confidence=1.0,
-        graph_hash=graph_hash,
-        flops=1e9,
-        bytes_moved=10**8,
-        launches=100,
-        parameters=10**6,
-        parameter_bytes=4 * 10**6,
-        gradient_bytes=4 * 10**6,
-        optimizer_state_bytes=8 * 10**6,
-        buffer_bytes=0,
-        input_bytes=1000,
-        saved_activation_bytes=10**6,
-        peak_live_bytes=2 * 10**7,
-    )
+def device(name: str = "GPU-a", gib: float = 10.0, **changes: Any) -> Device:
+    """A GPU without a margin, so that sums are easy."""
+    return a_device(name, gib=gib, model="Test GPU", margin_gib=0.0, **changes)
 
 
 def identity(pid: int | None = None) -> ProcessIdentity:
@@ -94,22 +56,6 @@ def request(name: str = "r1", gib: float = 4.0, **changes: Any) -> JobRequest:
         "declared": DeclaredNeeds(memory_bytes=int(gib * GIB)),
     }
     return JobRequest(**{**given, **changes})
-
-
-class ManualClock:
-    """Time that only tests move."""
-
-    def __init__(self, at: float = 1_000_000.0) -> None:
-        self.at = at
-
-    def now(self) -> float:
-        return self.at
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def advance(self, seconds: float) -> None:
-        self.at += seconds
 
 
 class DeclaredPredictor:
@@ -244,27 +190,6 @@ class ScriptedProbe:
         )
 
 
-class HandWatcher:
-    """Processes end when a test says so."""
-
-    def __init__(self) -> None:
-        self.watched: dict[str, ProcessIdentity] = {}
-        self.ended: Any = None
-        self.closed = False
-
-    def start(self, ended: Any) -> None:
-        self.ended = ended
-
-    def watch(self, job_id: str, process: ProcessIdentity) -> None:
-        self.watched[job_id] = process
-
-    def unwatch(self, job_id: str) -> None:
-        self.watched.pop(job_id, None)
-
-    def close(self) -> None:
-        self.closed = True
-
-
 @dataclass
 class World:
     """One service with all its scripted parts at hand."""
@@ -272,7 +197,7 @@ class World:
     folder: Path
     probe: ScriptedProbe = field(default_factory=ScriptedProbe)
     predictor: DeclaredPredictor = field(default_factory=DeclaredPredictor)
-    watcher: HandWatcher = field(default_factory=HandWatcher)
+    watcher: ScriptedWatcher = field(default_factory=ScriptedWatcher)
     clock: Any = field(default_factory=ManualClock)
     failpoint: Any = lambda _name: None
     settings: ServiceSettings | None = None
@@ -317,7 +242,7 @@ class World:
         """Stop the last service and start another over the same store."""
         self.services[-1].stop()
         self.probe = ScriptedProbe(*self.probe.listed)
-        self.watcher = HandWatcher()
+        self.watcher = ScriptedWatcher()
         return self.start()
 
     def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -87,20 +88,22 @@ def test_a_lock_ends_with_its_process_however_it_ends(url: str) -> None:
 
 def test_a_child_of_the_broker_does_not_keep_its_lock(url: str) -> None:
     store = SqlStore.open(url)
+    heard, say = os.pipe()
     child = os.fork()
     if child == 0:
-        os.read(0, 0)
-        import time
-
-        time.sleep(30)
+        os.write(say, b"x")
+        signal.pause()
         os._exit(0)
     try:
+        os.read(heard, 1)
         store.close()
         again = SqlStore.open(url)  # although the child lives
         again.close()
     finally:
-        os.kill(child, 9)
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        os.close(heard)
+        os.close(say)
 
 
 def test_a_store_that_somebody_else_has_locked_loses_nothing_and_goes_on_afterwards(
