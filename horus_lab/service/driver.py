@@ -133,7 +133,9 @@ class Driver:
         Raises:
             StoreUnavailable: it stays put off.
         """
-        if everything and self._doubtful is None:
+        if self._doubtful is not None:
+            return  # what was put off may be older than what is on disk
+        if everything:
             jobs = self.broker.jobs.values()
             self._deferred.update({job.id: job for job in jobs if not job.state.ended})
         if not self._deferred:
@@ -219,6 +221,8 @@ class Driver:
         stored = self._store.load()
         jobs = tuple(self._raised(self._latest(job)) for job in stored.jobs)
         self._marks = {job.id: _mark(job) for job in jobs if not job.state.ended}
+        # What was put off of a job that has moved on would take it back.
+        self._deferred = {job.id: job for job in jobs if job.id in self._deferred}
         self.broker = self._build(
             StoredState(jobs=jobs, next_fence=stored.next_fence, observations=stored.observations),
             now,

@@ -57,6 +57,24 @@ def test_a_submission_whose_answer_is_lost_is_found_again_by_its_request(world: 
     assert len(service.jobs().result(10)) == 1
 
 
+def test_an_end_whose_answer_was_lost_is_not_undone_by_what_was_put_off_before(
+    world: World,
+) -> None:
+    service = world.start()
+    service.submit("ann", request("holder", gib=9)).result(10)
+    job, _ = service.submit("ann", request("waits", gib=9)).result(10)
+    for number in range(4):  # new reasons, which are put off
+        service.submit("ann", request(f"r{number}", gib=9)).result(10)
+    world.failpoint = Failing("after_commit")
+    with pytest.raises(StoreUnavailable):
+        service.cancel(job.id, "ann").result(10)
+    world.clock.advance(10)  # what was put off is due
+    assert service.poll(job.id).result(10).state is JobState.CANCELLED
+    world.clock.advance(10)
+    service.stop()
+    assert stored(world)[job.id] == "cancelled"
+
+
 def test_fences_do_not_repeat_after_a_grant_whose_answer_was_lost(world: World) -> None:
     service = world.start()
     world.failpoint = Failing("after_commit")
