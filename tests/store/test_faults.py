@@ -205,13 +205,14 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(file: Path, url
     assert file.read_bytes() == before
 
 
-def test_a_damaged_store_is_refused_and_left_as_it_is(file: Path, url: str) -> None:
+@pytest.mark.parametrize("page", [3, 30])  # what is read at a start, and some old job's body
+def test_a_damaged_store_is_refused_and_left_as_it_is(file: Path, url: str, page: int) -> None:
     store = SqlStore.open(url)
     epoch = store.claim("b1", 1.0)
     store.commit(epoch, jobs=[job(f"j{n}", outcome="x" * 3000) for n in range(50)])
     store.close()
     with file.open("r+b") as damaged:
-        damaged.seek(4096 * 3)
+        damaged.seek(4096 * page)
         damaged.write(os.urandom(4096 * 8))
     before = file.read_bytes()
     with pytest.raises(StoreUnavailable) as caught:
