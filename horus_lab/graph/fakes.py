@@ -55,6 +55,25 @@ def module_tensors(module: nn.Module, precision: str) -> dict[str, torch.Tensor]
     return found
 
 
+def replace_attributes(module: nn.Module) -> list[torch.Tensor]:
+    """Put stand-ins in place of tensors that are plain attributes, alone or in containers.
+
+    To be called inside `untouched_module`, which puts the attributes back.
+    """
+    made: list[torch.Tensor] = []
+
+    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        made.append(like(tensor.detach(), None).requires_grad_(tensor.requires_grad))
+        return made[-1]
+
+    for each in module.modules():
+        attributes = vars(each)
+        for name, value in list(attributes.items()):
+            if not name.startswith("_") and isinstance(value, torch.Tensor | list | tuple | dict):
+                attributes[name] = mapped(value, stand_in)
+    return made
+
+
 def batch_of(batch: Any, precision: str) -> Any:
     """The batch with stand-ins for its tensors; other values as they are."""
     dtype = _HALF.get(precision)

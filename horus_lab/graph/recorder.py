@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from horus_lab.graph import operations
+from horus_lab.graph.fakes import like, mapped
 from horus_lab.records import OperationClass, Phase
 
 
@@ -58,6 +60,7 @@ class Recorder(TorchDispatchMode):
         self._deadline = deadline
         self._clock = clock
         self._hash = hashlib.sha256()
+        self._stand_ins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._storages: dict[int, weakref.finalize[..., Any]] = {}
 
     def structure(self) -> str:
@@ -97,8 +100,15 @@ class Recorder(TorchDispatchMode):
         named: dict[str, Any] | None = None,
     ) -> Any:
         named = named or {}
+        if operator.namespace == "prim":
+            # torch asks for a tensor's device where no exception may pass: one ends the process.
+            return operator(*arguments, **named)
         if self._clock() > self._deadline:
             raise TimeLimitReached
+        if operator._schema.is_mutable:
+            # A tensor from outside the module (a global, a closure's) is never written to.
+            arguments = mapped(arguments, self._stand_in)
+            named = mapped(named, self._stand_in)
         guess = _GUESSES.get(operations.name_of(operator))
         if guess is not None:
             answer = guess(operator, arguments, named)
@@ -110,6 +120,16 @@ class Recorder(TorchDispatchMode):
         result = operator(*arguments, **named)
         self._note(operator, arguments, named, result)
         return result
+
+    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        kept = self._stand_ins.get(id(tensor))
+        if kept is None:
+            # The real one is kept beside it, so that its id stays its own.
+            kept = (tensor, like(tensor.detach(), None))
+            self._stand_ins[id(tensor)] = kept
+        return kept[1]
 
     def _note(
         self, operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any
@@ -140,11 +160,17 @@ class Recorder(TorchDispatchMode):
 class ValuesAreMadeUp(TorchFunctionMode):
     """Leaving torch (`.numpy()`, `.tolist()`) gives zeros of the right shape."""
 
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), named: Any = None
     ) -> Any:
         del types
         tensor: Any = arguments[0] if arguments else None
+        if function in (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.tolist):
+            self._recorder.guesses += 1
         if function in (torch.Tensor.numpy, torch.Tensor.__array__):
             dtype = str(tensor.dtype).removeprefix("torch.")
             return np.zeros(tuple(tensor.shape), dtype if dtype != "bfloat16" else "float32")

@@ -110,10 +110,12 @@ def run(
             for tensor in (*distinct.values(), *_tensors(fake_batch)):
                 recorder.hold(tensor)
                 base.add(tensor.untyped_storage()._cdata)
+            for tensor in fakes.replace_attributes(module):
+                recorder.hold(tensor)
             step = FakeStep(recorder, fake_batch, base)
             with (
                 recorder,
-                ValuesAreMadeUp(),
+                ValuesAreMadeUp(recorder),
                 _reparametrize_module(module, stand_ins),
                 torch.autograd.graph.saved_tensors_hooks(step.keep, lambda tensor: tensor),
                 _autocast(precision),

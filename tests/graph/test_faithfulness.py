@@ -1,0 +1,161 @@
+"""A capture leaves no trace: training after it is bit-identical to training without it."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from horus_lab.graph import capture
+from horus_lab.records import CaptureMethod
+
+
+class Habits(nn.Module):
+    """What people do in a forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.register_buffer("queue", torch.zeros(4, 6))
+        self.losses: list[torch.Tensor] = []
+        self.calls = {"forward": 0}
+        self.cache = torch.zeros(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x) + torch.randn(6) * random.random() * float(np.random.rand())
+        self.queue[0] = y[0].detach()
+        self.cache += 1
+        self.hidden = y
+        self.losses.append(y.sum())
+        self.calls["forward"] += 1
+        print("loss", y.sum().item())
+        warnings.warn("a warning of the user's code", stacklevel=1)
+        return y
+
+
+def zoo() -> dict[str, tuple[Any, Any]]:
+    return {
+        "batch norm and dropout": (
+            lambda: nn.Sequential(
+                nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 6)
+            ),
+            lambda: torch.randn(5, 6),
+        ),
+        "recurrent": (lambda: nn.LSTMCell(6, 6), lambda: torch.randn(5, 6)),
+        "sparse embedding": (
+            lambda: nn.EmbeddingBag(10, 6, sparse=True),
+            lambda: torch.randint(0, 10, (5, 3)),
+        ),
+        "habits": (Habits, lambda: torch.randn(5, 6)),
+        "spectral norm": (
+            lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)),
+            lambda: torch.randn(5, 6),
+        ),
+    }
+
+
+def trained(make: Any, batch: Any, *, look: bool) -> tuple[Any, ...]:
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    module = make()
+    module.layer_hook_calls = 0
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    x = batch()
+    for _ in range(3):
+        if look:
+            capture(module, x, optimizer=optimizer)
+        output = module(x)
+        first = output[0] if isinstance(output, tuple) else output
+        optimizer.zero_grad()
+        (first.sum() ** 2).backward()
+        optimizer.step()
+    attributes = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, int | float | bool) or name == "calls"
+    }
+    return (
+        {name: value.clone() for name, value in module.state_dict().items()},
+        attributes,
+        [value.item() for value in getattr(module, "losses", [])],
+        getattr(module, "cache", torch.zeros(())).clone(),
+        torch.get_rng_state(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        [p.requires_grad for p in module.parameters()],
+        torch.get_default_dtype(),
+    )
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    return bool(left == right)
+
+
+@pytest.mark.parametrize("name", zoo())
+@pytest.mark.filterwarnings("ignore")
+def test_training_after_a_capture_is_bit_identical(name: str) -> None:
+    make, batch = zoo()[name]
+    for with_look, without in zip(
+        trained(make, batch, look=True), trained(make, batch, look=False), strict=True
+    ):
+        assert same(with_look, without)
+
+
+def test_a_module_in_evaluation_mode_stays_so() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+    module.eval()
+    capture(module, torch.zeros(2, 4))
+    assert not module.training
+    assert not module[1].training
+
+
+def test_what_the_users_code_prints_and_warns_does_not_reach_the_user(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        capture(Habits(), torch.zeros(2, 6))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_existing_gradients_stay() -> None:
+    module = nn.Linear(4, 2)
+    module(torch.ones(1, 4)).sum().backward()
+    gradient = module.weight.grad
+    capture(module, torch.zeros(3, 4))
+    assert module.weight.grad is gradient
+    assert torch.equal(gradient, torch.ones(2, 4))
+
+
+def test_a_lazy_module_is_not_initialised_and_falls_to_the_last_method() -> None:
+    module = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
+    features = capture(module, torch.zeros(2, 4))
+    assert features.method is CaptureMethod.MODULE_WALK
+    assert features.confidence <= 0.2
+    assert isinstance(module[0].weight, nn.UninitializedParameter)
+
+
+def test_a_tensor_outside_the_module_is_not_written_to() -> None:
+    counter = torch.zeros(3)
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            counter.add_(1)
+            return self.layer(x) + counter
+
+    capture(Counting(), torch.zeros(2, 4))
+    assert torch.equal(counter, torch.zeros(3))
