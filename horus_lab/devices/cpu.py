@@ -16,14 +16,10 @@ from pathlib import Path
 import psutil
 
 from horus_lab.devices.control_group import ControlGroup
+from horus_lab.devices.margins import host_margin
 from horus_lab.devices.process_use import ProcessUse
 from horus_lab.predict.cpu_spec import measure_cpu
 from horus_lab.records import Device, DeviceKind, DeviceReading, DeviceSpec
-
-# Room for the system to breathe: below it, Linux begins to reclaim and everybody slows down.
-_MARGIN_SHARE = 0.05
-_LEAST_MARGIN = 2**30
-_MOST_MARGIN_SHARE = 0.125  # of a small machine the least margin would be too large a part
 
 MeasureCpu = Callable[[int, int, str], DeviceSpec]
 
@@ -63,7 +59,7 @@ class CpuProbe:
             index=0,
             kind=DeviceKind.CPU,
             capacity_bytes=memory,
-            margin_bytes=margin(memory),
+            margin_bytes=host_margin(memory),
             spec=self._measure(max(1, round(self._cores)), memory, cpu_model()),
         )
 
@@ -120,12 +116,6 @@ class CpuProbe:
         if charged is not None:
             free = min(free, max(0, (self._group.memory_limit() or capacity) - charged))
         return max(0, capacity - free)
-
-
-def margin(capacity_bytes: int) -> int:
-    """Bytes that are never promised: 5 %, at least 1 GiB, of small machines at most an eighth."""
-    wanted = max(_LEAST_MARGIN, int(_MARGIN_SHARE * capacity_bytes))
-    return min(wanted, int(_MOST_MARGIN_SHARE * capacity_bytes))
 
 
 def usable_cores(group: ControlGroup) -> float:

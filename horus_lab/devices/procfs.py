@@ -74,13 +74,28 @@ class ProcFs:
 
     def inner_pid(self, pid: int) -> int | None:
         """The pid by which the process knows itself in its own, innermost pid namespace."""
+        numbers = self._status(pid, "NSpid:")
+        return numbers[-1] if numbers else None
+
+    def owner(self, pid: int) -> int | None:
+        """The user id that the process runs as; `None` where it cannot be read."""
+        numbers = self._status(pid, "Uid:")
+        return numbers[0] if numbers else None
+
+    def _status(self, pid: int, field: str) -> list[int]:
         with (
-            contextlib.suppress(OSError, ValueError, IndexError),
+            contextlib.suppress(OSError, ValueError),
             open(f"{self._root}/{pid}/status", errors="replace") as file,
         ):
             for line in file:
-                if line.startswith("NSpid:"):
-                    return int(line.split()[-1])
+                if line.startswith(field):
+                    return [int(number) for number in line.split()[1:]]
+        return []
+
+    def name(self, pid: int) -> str | None:
+        """The program's name, at most 15 characters of it."""
+        with contextlib.suppress(OSError):
+            return Path(self._root, str(pid), "comm").read_text(errors="replace").strip()
         return None
 
     def exists(self, pid: int) -> bool:

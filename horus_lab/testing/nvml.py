@@ -98,6 +98,7 @@ class ScriptedNvml:
 
     Attributes:
         memory_version: 2, or 1 for a driver that has only the first.
+        process_version: 3, or 2 for a driver whose process lists are older.
         init_error: the code with which `nvmlInit` fails; `None`: it does not.
         driver_error: the code with which everything fails, as after an upgrade under way.
         lacking: names of functions that this module does not have.
@@ -132,6 +133,7 @@ class ScriptedNvml:
     def __init__(self, cards: list[ScriptedCard] | None = None) -> None:
         self.cards = list(cards or [])
         self.memory_version = 2
+        self.process_version = 3
         self.driver_version = "570.86.15"
         self.init_error: int | None = None
         self.driver_error: int | None = None
@@ -232,31 +234,44 @@ class ScriptedNvml:
             raise ScriptedNvmlError(self.NVML_ERROR_NOT_SUPPORTED)
         return SimpleNamespace(gpu=handle.utilization, memory=handle.memory_utilization)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: ScriptedSlice) -> list[Any]:
-        self._called("nvmlDeviceGetComputeRunningProcesses", handle)
-        return _processes(handle.compute)
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: ScriptedSlice) -> list[Any]:
+        return self._list("nvmlDeviceGetComputeRunningProcesses", handle, handle.compute, 3)
 
-    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: ScriptedSlice) -> list[Any]:
-        self._called("nvmlDeviceGetGraphicsRunningProcesses", handle)
-        return _processes(handle.graphics)
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: ScriptedSlice) -> list[Any]:
+        return self._list("nvmlDeviceGetComputeRunningProcesses", handle, handle.compute, 2)
 
-    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: ScriptedSlice) -> list[Any]:
-        self._called("nvmlDeviceGetMPSComputeRunningProcesses", handle)
-        return _processes(handle.mps)
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: ScriptedSlice) -> list[Any]:
+        return self._list("nvmlDeviceGetGraphicsRunningProcesses", handle, handle.graphics, 3)
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v2(self, handle: ScriptedSlice) -> list[Any]:
+        return self._list("nvmlDeviceGetGraphicsRunningProcesses", handle, handle.graphics, 2)
+
+    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: ScriptedSlice) -> list[Any]:
+        return self._list("nvmlDeviceGetMPSComputeRunningProcesses", handle, handle.mps, 3)
+
+    def nvmlDeviceGetMPSComputeRunningProcesses_v2(self, handle: ScriptedSlice) -> list[Any]:
+        return self._list("nvmlDeviceGetMPSComputeRunningProcesses", handle, handle.mps, 2)
 
     def nvmlDeviceGetProcessUtilization(self, handle: ScriptedSlice, since: int) -> list[Any]:
         self._called("nvmlDeviceGetProcessUtilization", handle)
-        loads = getattr(handle, "loads", None)
-        if loads is None:
+        if not isinstance(handle, ScriptedCard) or handle.mig:
             raise ScriptedNvmlError(self.NVML_ERROR_NOT_SUPPORTED)
-        if not loads:
+        if not handle.loads:
             raise ScriptedNvmlError(self.NVML_ERROR_NOT_FOUND)
         return [
             SimpleNamespace(pid=pid, timeStamp=since + 1, smUtil=load, memUtil=0)
-            for pid, load in loads.items()
+            for pid, load in handle.loads.items()
         ]
 
     # --- the script -----------------------------------------------------------------------------
+
+    def _list(
+        self, function: str, handle: ScriptedSlice, found: dict[int, int | None], version: int
+    ) -> list[Any]:
+        self._called(function, handle)
+        if version > self.process_version:
+            raise ScriptedNvmlError(self.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return [SimpleNamespace(pid=pid, usedGpuMemory=count) for pid, count in found.items()]
 
     def _card(self, handle: ScriptedSlice) -> ScriptedCard:
         if isinstance(handle, ScriptedCard):
@@ -285,7 +300,3 @@ class ScriptedNvml:
             raise ScriptedNvmlError(gone)
         if function in handle.errors:
             raise ScriptedNvmlError(handle.errors[function])
-
-
-def _processes(found: dict[int, int | None]) -> list[Any]:
-    return [SimpleNamespace(pid=pid, usedGpuMemory=count) for pid, count in found.items()]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from horus_lab.devices.control_group import ControlGroup
-from horus_lab.devices.cpu import CpuProbe, machine_uuid, margin, usable_cores, usable_memory
+from horus_lab.devices.cpu import CpuProbe, machine_uuid, usable_cores, usable_memory
 from horus_lab.devices.process_use import ProcessUse
 from horus_lab.records import DeviceKind, DeviceSpec
 from tests.devices.conftest import until
@@ -106,14 +106,6 @@ def test_its_uuid_stays_and_does_not_tell_the_machine_s_id(tmp_path: Path) -> No
     assert "0123456789abcdef" not in first
     (tmp_path / "machine-id").write_text("another\n")
     assert machine_uuid(tmp_path) != first
-
-
-def test_the_margin_is_five_percent_and_at_least_a_gibibyte_but_never_most_of_a_small_machine() -> (
-    None
-):
-    assert margin(100 * GIB) == 5 * GIB
-    assert margin(16 * GIB) == GIB
-    assert margin(2 * GIB) == GIB // 4
 
 
 def test_utilization_is_unknown_at_the_first_look_and_never_zero_for_that(
