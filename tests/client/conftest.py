@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -178,7 +179,8 @@ class ScriptedBroker:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(answer)
+                with contextlib.suppress(ConnectionError):  # an interrupted caller is gone
+                    self.wfile.write(answer)
 
             do_GET = do_POST = do_DELETE = _handle
 
