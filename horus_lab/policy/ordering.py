@@ -32,16 +32,19 @@ def fair_order(
             by_owner.setdefault(job.owner, []).append(job)
     for jobs in by_owner.values():
         jobs.sort(key=lambda job: (-job.constraints.priority, job.submitted_at, job.job_id))
-    turns = [
-        (usage.get(owner, 0.0), jobs[0].submitted_at, owner, 0) for owner, jobs in by_owner.items()
-    ]
+    turns = [(usage.get(owner, 0.0), _oldest(jobs), owner, 0) for owner, jobs in by_owner.items()]
     heapq.heapify(turns)
     ordered = due
     while turns:
         used, _, owner, place = heapq.heappop(turns)
         jobs = by_owner[owner]
         ordered.append(jobs[place])
-        if place + 1 < len(jobs):
-            following = jobs[place + 1]
-            heapq.heappush(turns, (used + TURN_SECONDS, following.submitted_at, owner, place + 1))
+        rest = jobs[place + 1 :]
+        if rest:
+            heapq.heappush(turns, (used + TURN_SECONDS, _oldest(rest), owner, place + 1))
     return ordered
+
+
+def _oldest(jobs: Sequence[QueuedView]) -> float:
+    """Between owners who have used the same, whoever has waited longest has the turn."""
+    return min(job.submitted_at for job in jobs)
