@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 
-import psutil
-
 from horus_lab.devices.probe import ProcessTable
+from horus_lab.devices.process_use import ProcessUse
 from horus_lab.policy.cluster import QueuedView
 from horus_lab.records import (
     Device,
@@ -52,7 +50,7 @@ def held(
     """What a process and its children hold on each device; absent where nobody can say.
 
     Of a GPU the last readings tell. The CPU probe reads only the processes of known jobs, so a
-    newcomer's are looked at here, counted as that probe counts them.
+    newcomer's are looked at here, counted in the same way.
     """
     if process is None:
         return {}
@@ -67,16 +65,10 @@ def held(
 
 
 def own_bytes(pids: frozenset[int]) -> int | None:
-    """Resident memory of these processes without what they share with files.
-
-    `None` where none of them can be looked at.
-    """
-    counts = []
-    for pid in pids:
-        with contextlib.suppress(psutil.Error, OSError):
-            memory = psutil.Process(pid).memory_info()
-            counts.append(max(0, memory.rss - memory.shared))
-    return sum(counts) if counts else None
+    """Host memory that these processes have for themselves; `None` where nobody can say."""
+    looked_at = ProcessUse(cores=1.0).read({"": pids}, now=0.0)
+    counts = [one.memory_bytes for one in looked_at if one.memory_bytes is not None]
+    return sum(counts) if counts and len(counts) == len(looked_at) else None
 
 
 def holds_already(jobs: Iterable[Job], process: ProcessIdentity | None) -> bool:

@@ -29,6 +29,7 @@ Attribute = Callable[[tuple[DeviceReading, ...], Trees], tuple[DeviceUse, ...]]
 
 _PLAYED = frozenset({JobState.RUNNING, JobState.SUSPECT, JobState.FENCED})
 _LIST_EVERY = 10
+_LEAST_REST = 0.2
 
 _logger = logging.getLogger(__name__)
 
@@ -148,8 +149,10 @@ class Sampler:
 
     def _run(self, audience: Audience) -> None:
         while not self._stopped.is_set():
+            # However often it is woken, it rests a little: a burst of submissions is one occasion.
+            self._stopped.wait(_LEAST_REST)
             pace = self._idle_interval if audience.idle() else self._interval
-            self._wake.wait(pace)
+            self._wake.wait(pace - _LEAST_REST)
             self._wake.clear()
             if self._stopped.is_set():
                 return

@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import psutil
+
 from horus_lab.devices.attribution import attribute
 from horus_lab.devices.processes import PsutilProcessTable
-from horus_lab.records import Confirm, JobState, ProcessReading
+from horus_lab.records import Confirm, DeviceKind, JobState, ProcessReading
 from horus_lab.service import Pace, ServiceSettings
+from horus_lab.service.asking import held
 from horus_lab.service.sampler import Sampler
 from horus_lab.testing import ManualClock
 from tests.service.world import GIB, ScriptedProbe, World, device, eventually, identity, request
+from tests.store.records import job
 
 
 def quick(world: World, **changes: Any) -> None:
@@ -108,21 +112,18 @@ def test_every_open_jobs_process_tree_is_read_and_its_bytes_are_its_own(world: W
     assert [resident.measured_bytes for resident in state.residents] == [3 * GIB]
 
 
-def test_bytes_of_a_kernel_that_holds_one_slot_and_waits_for_another_are_the_slots(
-    world: World,
-) -> None:
-    world.probe.used["GPU-a"] = 3 * GIB
-    service = world.start()
-    waiting, _ = service.submit("ann", request("waits", gib=8)).result(10)
-    assert waiting.state is JobState.QUEUED
-    world.probe.used["GPU-a"] = 0
-    service.cancel(waiting.id, "ann").result(10)
-    holder, _ = service.submit("ann", request("holds", gib=4)).result(10)
-    second, _ = service.submit("ann", request("second", gib=8)).result(10)
-    assert (holder.state.holds, second.state) == (True, JobState.QUEUED)
-    world.probe.processes["GPU-a"] = (ProcessReading(pid=identity().pid, memory_bytes=3 * GIB),)
-    world.probe.used["GPU-a"] = 3 * GIB
-    eventually(lambda: service.devices().result(10)[0].residents[0].measured_bytes == 3 * GIB)
+def test_bytes_of_a_kernel_that_holds_one_slot_and_waits_for_another_are_the_slots() -> None:
+    """Attribution gives a process to the first job that names it, so holders are named first."""
+    probe = ScriptedProbe()
+    probe.processes["GPU-a"] = (ProcessReading(pid=identity().pid, memory_bytes=3 * GIB),)
+    probe.used["GPU-a"] = 3 * GIB
+    sampler = Sampler(probe, PsutilProcessTable(), attribute, ManualClock())
+    sampler.open()
+    waits = job("waits", process=identity())
+    holds = job("holds", JobState.RUNNING, process=identity())
+    (use,) = sampler.look((waits, holds))
+    assert use.by_job == {"holds": 3 * GIB}
+    sampler.stop()
 
 
 def test_a_probe_that_plays_its_residents_is_told_who_trains(world: World) -> None:
@@ -170,3 +171,15 @@ def test_looks_do_not_pile_up_behind_one_that_hangs() -> None:
     eventually(lambda: [use.unmanaged_bytes for use in sampler.look(())] == [0])
     assert len(probe.trees) == 2  # the one that hung, and the last
     sampler.stop()
+
+
+def test_a_newcomers_own_memory_on_a_cpu_is_known_before_it_is_sampled() -> None:
+    """On a CPU it is the base of the prediction; no look has shown the process yet."""
+    cpu = device("CPU-a", kind=DeviceKind.CPU)
+    gpu = device("GPU-a")
+    devices = {cpu.uuid: cpu, gpu.uuid: gpu}
+    found = held(PsutilProcessTable(), (), devices, identity())
+    assert set(found) == {"CPU-a"}  # of a GPU only its driver could tell
+    resident = psutil.Process().memory_info().rss
+    assert 2**20 < found["CPU-a"] <= resident
+    assert held(PsutilProcessTable(), (), devices, None) == {}

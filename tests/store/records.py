@@ -21,7 +21,7 @@ def job(name: str = "j1", state: JobState = JobState.QUEUED, **changes: Any) -> 
     request = JobRequest(
         request_id=changes.pop("request_id", f"r-{name}"),
         name=f"träining {name}",
-        process=ProcessIdentity("boot", 1, 4242, 7),
+        process=changes.pop("process", ProcessIdentity("boot", 1, 4242, 7)),
         declared=DeclaredNeeds(memory_bytes=2**30, step_seconds=0.1),
     )
     given: dict[str, Any] = {
