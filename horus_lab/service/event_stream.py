@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from horus_lab.records import BrokerEvent, DeviceState, Job
 
 EPOCH_STRIDE = 2**32
+
+_JOIN_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -161,13 +164,14 @@ class EventStream:
             self._readers = tuple(other for other in self._readers if other is not reader)
 
     def close(self) -> None:
-        """Let all readers go."""
+        """Let all readers go; one that hangs is left behind."""
         with self._lock:
             readers, self._readers = self._readers, ()
         for reader in readers:
             reader.close()
+        deadline = time.monotonic() + _JOIN_SECONDS
         for reader in readers:
-            reader.join(1.0)
+            reader.join(max(0.0, deadline - time.monotonic()))
 
     def _next(self) -> int:
         self._sequence += 1
