@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from horus_lab.records import DeviceReading, DeviceUse
 
+Number = TypeVar("Number", int, float)
 Trees = Mapping[str, frozenset[int]]
 
 
 def attribute(readings: tuple[DeviceReading, ...], trees: Trees) -> tuple[DeviceUse, ...]:
     """Each reading with its bytes and load given to the jobs whose processes use them.
 
-    `trees` maps jobs to the live pids of their process trees. A pid in two jobs' trees (two jobs
-    of one kernel, one after the other) counts for the first that is named.
+    A pid in two jobs' trees (two jobs of one kernel) counts for the first that is named. What is
+    left of the used bytes is unmanaged. Where a part of a job's use is unknown, so is the whole:
+    its bytes then count as unmanaged too, which errs on the side of leaving memory free.
+
+    Args:
+        trees: the live pids of each job's process tree. Pid 0 in a reading stands for a process
+            that has no pid here, and is nobody's.
     """
     owners: dict[int, str] = {}
     for job_id, pids in trees.items():
@@ -23,27 +30,25 @@ def attribute(readings: tuple[DeviceReading, ...], trees: Trees) -> tuple[Device
 
 
 def _attributed(reading: DeviceReading, owners: Mapping[int, str]) -> DeviceUse:
-    by_job: dict[str, int] = {}
-    load: dict[str, float] = {}
-    untold: set[str] = set()
+    held: dict[str, int | None] = {}
+    load: dict[str, float | None] = {}
     for process in reading.processes:
-        owner = owners.get(process.pid)
-        if owner is None:
-            continue
-        if process.memory_bytes is None:
-            untold.add(owner)
-        else:
-            by_job[owner] = by_job.get(owner, 0) + process.memory_bytes
-        if process.utilization is not None:
-            load[owner] = load.get(owner, 0.0) + process.utilization
-    for owner in untold:
-        # A sum with a part missing is not the job's use.
-        by_job.pop(owner, None)
+        owner = owners.get(process.pid) if process.pid else None
+        if owner is not None:
+            held[owner] = _sum(held.get(owner, 0), process.memory_bytes)
+            load[owner] = _sum(load.get(owner, 0.0), process.utilization)
+    by_job = {owner: count for owner, count in held.items() if count is not None}
     used = reading.memory_used_bytes
-    unmanaged = None if used is None else max(0, used - sum(by_job.values()))
     return DeviceUse(
         reading=reading,
         by_job=by_job,
-        utilization_by_job={owner: min(1.0, value) for owner, value in load.items()},
-        unmanaged_bytes=unmanaged,
+        utilization_by_job={
+            owner: min(1.0, value) for owner, value in load.items() if value is not None
+        },
+        unmanaged_bytes=None if used is None else max(0, used - sum(by_job.values())),
     )
+
+
+def _sum(one: Number | None, other: Number | None) -> Number | None:
+    """The sum, unknown where a part is."""
+    return None if one is None or other is None else one + other

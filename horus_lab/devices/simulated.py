@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from horus_lab.devices.margins import gpu_margin
 from horus_lab.errors import ConfigurationError
-from horus_lab.predict.specs import spec_for
+from horus_lab.predict.specs import SPECS, spec_for
 from horus_lab.records import (
     Device,
     DeviceKind,
     DeviceReading,
-    Health,
     Interval,
     Prediction,
     ProcessReading,
 )
 
-_MARGIN = 512 * 2**20
 _WOBBLE = 0.03
 _MOST_DEVICES = 1024
 
@@ -26,11 +25,14 @@ _MOST_DEVICES = 1024
 class SimulatedProbe:
     """Devices that exist on paper.
 
-    A resident's memory and load are its prediction's middle values, with a small wobble from a
-    seeded generator, so that charts move and tests repeat. Utilizations saturate at 1.
+    A resident holds its prediction's middle memory and loads the device with its middle
+    utilization, give or take 3 % from a seeded generator, so that charts move and tests repeat.
+    Loads that add up to more than the device are cut down in proportion. What a prediction does
+    not know is unknown of the device, too.
 
     Args:
         description: like `2xA100-80GB,1xT4`.
+        seed: of the generator.
 
     Raises:
         ConfigurationError: the description cannot be understood.
@@ -58,45 +60,73 @@ class SimulatedProbe:
         self._residents = residents
 
     def read(self, now: float, trees: Mapping[str, frozenset[int]]) -> tuple[DeviceReading, ...]:
-        """Each device as its residents would load it."""
+        """Each device as its residents would load it.
+
+        A resident shows as one process: the first of its tree, which in truth runs on the CPU.
+        """
         return tuple(self._play(device, now, trees) for device in self._devices)
 
     def _play(
         self, device: Device, now: float, trees: Mapping[str, frozenset[int]]
     ) -> DeviceReading:
+        residents = self._residents.get(device.uuid, {})
+        held = {job: _middle(each.memory_bytes) for job, each in residents.items()}
+        loads = {job: self._wobbling(each.utilization) for job, each in residents.items()}
+        bandwidths = [self._wobbling(each.memory_utilization) for each in residents.values()]
+        busy = _total(loads.values())
+        memory = _total(held.values())
+        bandwidth = _total(bandwidths)
+        crowding = max(1.0, busy or 0.0)
         processes = []
-        memory = 0
-        busy = bandwidth = 0.0
-        for job_id, prediction in self._residents.get(device.uuid, {}).items():
-            held = int(self._around(prediction.memory_bytes) or 0)
-            load = self._around(prediction.utilization)
-            memory += held
-            busy += load or 0.0
-            bandwidth += self._around(prediction.memory_utilization) or 0.0
-            pids = sorted(trees.get(job_id, ()))
+        for job in residents:
+            pids = trees.get(job)
+            count, load = held[job], loads[job]
             if pids:
                 processes.append(
                     ProcessReading(
-                        pid=pids[0],
-                        memory_bytes=held,
-                        utilization=None if load is None else min(1.0, load),
+                        pid=min(pids),
+                        memory_bytes=None if count is None else int(count),
+                        utilization=None if load is None or busy is None else load / crowding,
                         name="simulated",
                     )
                 )
+        unknown = {
+            name: "a resident's prediction does not say"
+            for name, value in (
+                ("utilization", busy),
+                ("memory_utilization", bandwidth),
+                ("memory_used_bytes", memory),
+            )
+            if value is None
+        }
         return DeviceReading(
             uuid=device.uuid,
             read_at=now,
-            health=Health.OK,
-            utilization=min(1.0, busy),
-            memory_utilization=min(1.0, bandwidth),
-            memory_used_bytes=min(memory, device.capacity_bytes),
+            utilization=None if busy is None else min(1.0, busy),
+            memory_utilization=None if bandwidth is None else min(1.0, bandwidth),
+            memory_used_bytes=None if memory is None else min(int(memory), device.capacity_bytes),
             processes=tuple(processes),
+            unknown=unknown,
         )
 
-    def _around(self, interval: Interval | None) -> float | None:
+    def _wobbling(self, interval: Interval | None) -> float | None:
         if interval is None:
             return None
         return interval.p50 * (1 + self._random.uniform(-_WOBBLE, _WOBBLE))
+
+
+def _middle(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.p50
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    """The sum; unknown where a part is."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def parse_devices(description: str) -> tuple[Device, ...]:
@@ -118,7 +148,7 @@ def parse_devices(description: str) -> tuple[Device, ...]:
         if spec.source == "assumed":
             raise ConfigurationError(
                 f"There is no specification of a device model {match.group(2)!r}.",
-                hint="Known ones are listed in docs/devices.md: A100-80GB, H100-80GB, T4, …",
+                hint=f"Known ones: {', '.join(SPECS)}.",
             )
         if not 1 <= count <= _MOST_DEVICES - len(devices):
             raise ConfigurationError(
@@ -133,7 +163,7 @@ def parse_devices(description: str) -> tuple[Device, ...]:
                     index=index,
                     kind=DeviceKind.SIMULATED,
                     capacity_bytes=spec.memory_bytes,
-                    margin_bytes=_MARGIN,
+                    margin_bytes=gpu_margin(spec.memory_bytes),
                     spec=spec,
                     simulated=True,
                 )
