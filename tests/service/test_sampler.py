@@ -169,7 +169,7 @@ def test_looks_do_not_pile_up_behind_one_that_hangs() -> None:
     probe.before_read = lambda: None
     stuck.set()
     eventually(lambda: [use.unmanaged_bytes for use in sampler.look(())] == [0])
-    assert len(probe.trees) == 2  # the one that hung, and the last
+    assert (len(probe.residents), len(probe.trees)) == (2, 2)  # the one that hung, and the last
     sampler.stop()
 
 
