@@ -5,21 +5,34 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable
 
-from horus_lab.records import Basis, Device, Interval, Job, Observation, Prediction, TrackRecord
+from horus_lab.records import (
+    Basis,
+    Device,
+    Interval,
+    Job,
+    JobState,
+    Observation,
+    Prediction,
+    TrackRecord,
+)
 
 _PREDICTED = (Basis.MODEL, Basis.HISTORY)
+_SETTLED_STEPS = 10
 
 
 def observation_of(job: Job, device: Device | None, now: float) -> Observation | None:
     """What an ended job teaches about its graph on its device's model, or `None`.
 
     Nothing is learned from a simulated device: it plays predictions back, and they would return
-    as if they had been measured. Nor from a gang, whose figures are not one device's.
+    as if they had been measured. Nor from a gang, whose figures are not one device's, nor from a
+    run that broke off within its first steps: what it had used by then is less than it would need.
     """
     features, lease, seen = job.request.features, job.lease, job.measured
     if features is None or lease is None or len(lease.slots) != 1:
         return None
     if device is None or device.simulated:
+        return None
+    if job.state is not JobState.DONE and seen.steps < _SETTLED_STEPS:
         return None
     rate = seen.steps_per_second_alone
     observation = Observation(

@@ -99,6 +99,15 @@ def test_nothing_is_learned_from_a_simulated_device_or_without_a_graph() -> None
     assert observation_of(with_graph, device(), 1.0) is not None
 
 
+def test_nothing_is_learned_from_a_run_that_broke_off_within_its_first_steps() -> None:
+    job = ended(5 * GIB, 1, 2, 3, steps=9)
+    job = replace(job, request=replace(job.request, features=some_features()))
+    assert observation_of(replace(job, state=JobState.FAILED), device(), 1.0) is None
+    assert observation_of(replace(job, state=JobState.DONE), device(), 1.0) is not None
+    longer = replace(job, state=JobState.LOST, measured=replace(job.measured, steps=10))
+    assert observation_of(longer, device(), 1.0) is not None
+
+
 def test_a_run_teaches_those_that_wait_with_the_same_graph_and_later_brokers(
     world: World,
 ) -> None:
