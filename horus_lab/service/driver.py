@@ -111,6 +111,7 @@ class Driver:
             self.trouble = str(error)
             raise
         except HorusError:
+            self.broker.restore(checkpoint)
             raise
         except Exception as error:
             self.broker.restore(checkpoint)
