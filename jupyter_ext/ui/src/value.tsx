@@ -1,0 +1,34 @@
+/** Numbers with their names, and what stands where a number is unknown. */
+
+import * as React from 'react';
+
+import { useWords } from './context';
+
+/** “unknown”, with the reason for whoever points at it or reads it aloud. */
+export function Unknown(props: { readonly why?: string | undefined }): React.JSX.Element {
+  const trans = useWords();
+  const why = props.why ?? trans.__('Nobody has measured this yet.');
+  return (
+    <span className="horus-Unknown" title={why}>
+      {trans.__('unknown')}
+      <span className="horus-Hidden">{` (${why})`}</span>
+    </span>
+  );
+}
+
+/** A small named number; `detail` stands beneath it. */
+export function Figure(props: {
+  readonly name: string;
+  readonly children: React.ReactNode;
+  readonly detail?: React.ReactNode;
+  readonly title?: string | undefined;
+  readonly tone?: 'plain' | 'warning';
+}): React.JSX.Element {
+  return (
+    <div className={`horus-Figure horus-mod-${props.tone ?? 'plain'}`} title={props.title}>
+      <dt className="horus-Figure-name">{props.name}</dt>
+      <dd className="horus-Figure-value">{props.children}</dd>
+      {props.detail !== undefined && <dd className="horus-Figure-detail">{props.detail}</dd>}
+    </div>
+  );
+}
