@@ -207,9 +207,9 @@ def _trees(rows: int) -> Any:
     many = rows > _MANY
     return GradientBoostingRegressor(
         loss="huber",
-        n_estimators=120 if many else 15,
+        n_estimators=90 if many else 15,
         max_depth=4 if many else 1,
-        learning_rate=0.08,
+        learning_rate=0.1,
         subsample=0.7,
         min_samples_leaf=12 if many else 8,
         max_features=0.6,
@@ -221,9 +221,9 @@ def _small_trees() -> Any:
     from sklearn.ensemble import GradientBoostingRegressor
 
     return GradientBoostingRegressor(
-        n_estimators=40,
+        n_estimators=25,
         max_depth=3,
-        learning_rate=0.1,
+        learning_rate=0.15,
         subsample=0.7,
         min_samples_leaf=10,
         max_features=0.6,

@@ -7,6 +7,8 @@ the step's live bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from horus_lab.records import MAX_BYTES, DeviceKind, DeviceSpec, GraphFeatures, OperationClass
 
 _MIB = 2**20
@@ -20,7 +22,7 @@ CONVOLUTION_WORKSPACE = 96 * _MIB
 
 # A CPU process grows by this while it trains, whatever the model: Lightning, the loaders,
 # thread pools, the math library's packed copies. Measured: benchmarks/predict/cpu_small.json.
-CPU_GROWTH_BYTES = 40 * _MIB
+CPU_GROWTH_BYTES = 32 * _MIB
 CPU_LIVE_FACTOR = 1.1
 
 
@@ -45,32 +47,40 @@ def live_bytes(features: GraphFeatures) -> int:
     )
 
 
+def footprints(
+    features: GraphFeatures,
+    specs: Sequence[DeviceSpec],
+    held_bytes: Sequence[int | None],
+    context_bytes: int = 0,
+) -> list[float]:
+    """The expected peak on each device, in bytes, at most `MAX_BYTES`.
+
+    Args:
+        held_bytes: what the job's process holds already (a CPU process's baseline), for each.
+        context_bytes: what a GPU process pays beside the specification's context.
+    """
+    live = live_bytes(features)
+    on_cpu = CPU_LIVE_FACTOR * live + CPU_GROWTH_BYTES
+    segments = -(-live // ALLOCATOR_SEGMENT) * ALLOCATOR_SEGMENT
+    on_gpu = context_bytes + workspace_bytes(features) + FRAGMENTATION * segments
+    found = []
+    for spec, held in zip(specs, held_bytes, strict=True):
+        if spec.kind is DeviceKind.CPU:
+            size = on_cpu + (held if held is not None else spec.context_bytes)
+        else:
+            size = on_gpu + spec.context_bytes
+        found.append(min(float(MAX_BYTES), size))
+    return found
+
+
 def footprint(
     features: GraphFeatures,
     spec: DeviceSpec,
     held_bytes: int | None,
     context_bytes: int = 0,
 ) -> float:
-    """The expected peak on a device of this specification, in bytes, at most `MAX_BYTES`.
-
-    Args:
-        held_bytes: what the job's process holds already (a CPU process's baseline).
-        context_bytes: what a GPU process pays beside the specification's context.
-    """
-    live = live_bytes(features)
-    if spec.kind is DeviceKind.CPU:
-        base = held_bytes if held_bytes is not None else spec.context_bytes
-        return float(min(MAX_BYTES, base + CPU_LIVE_FACTOR * live + CPU_GROWTH_BYTES))
-    segments = -(-live // ALLOCATOR_SEGMENT) * ALLOCATOR_SEGMENT
-    return float(
-        min(
-            MAX_BYTES,
-            spec.context_bytes
-            + context_bytes
-            + workspace_bytes(features)
-            + FRAGMENTATION * segments,
-        )
-    )
+    """`footprints` on one device."""
+    return footprints(features, (spec,), (held_bytes,), context_bytes)[0]
 
 
 def held_beyond_context(spec: DeviceSpec, held_bytes: int | None) -> int:

@@ -27,7 +27,7 @@ KEPT_KEYS = 20_000
 # the spread, worth `_SPREAD_RUNS` runs.
 _SPREAD_RUNS = 3.0
 _Z90 = 1.2815515655446004
-_LEAST_UTILIZATION = 0.002
+LEAST_UTILIZATION = 0.002
 
 
 class Quantity(StrEnum):
@@ -81,16 +81,9 @@ class Sums(Struct, frozen=True):
 def to_scale(quantity: Quantity, value: float) -> float:
     """A value in the scale it is learned in."""
     if quantity is Quantity.UTILIZATION:
-        share = min(1.0 - _LEAST_UTILIZATION, max(_LEAST_UTILIZATION, value))
+        share = min(1.0 - LEAST_UTILIZATION, max(LEAST_UTILIZATION, value))
         return math.log(share / (1.0 - share))
     return math.log(max(value, 1e-9))
-
-
-def from_scale(quantity: Quantity, value: float) -> float:
-    """The inverse of `to_scale`; never overflows."""
-    if quantity is Quantity.UTILIZATION:
-        return 1.0 / (1.0 + math.exp(-max(-60.0, min(60.0, value))))
-    return math.exp(max(-60.0, min(60.0, value)))
 
 
 class GraphHistory(Struct, frozen=True):

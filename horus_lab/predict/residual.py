@@ -44,6 +44,10 @@ class Corrections(Struct, frozen=True):
     step: Correction
 
 
+FALLBACK_CONTEXT_BYTES = 2**30
+"""Without learning: what a process may hold beside the published context."""
+
+
 def plain(count: int) -> Corrections:
     """No learning: the centre stays, and the intervals are as wide as the principles are rough."""
 
@@ -51,7 +55,7 @@ def plain(count: int) -> Corrections:
         return Correction(np.zeros(count), np.full(count, low), np.full(count, high))
 
     return Corrections(
-        memory=wide(0.22, 0.40),
+        memory=wide(0.5, 0.7),
         utilization=wide(1.3, 1.3),
         memory_utilization=wide(1.3, 1.3),
         step=wide(0.7, 0.7),

@@ -42,12 +42,19 @@ FUSED_OPTIMIZER_LAUNCHES = 12.0
 FUSED_TOGETHER = 30.0
 GPU_LOOP_SECONDS = 2.9e-3
 
-# A CPU step: what the training loop itself costs, and the traffic and arithmetic of one operation
-# from which half of the further cores help. Measured: benchmarks/predict/cpu_small.json.
-CPU_LOOP_SECONDS = 1.1e-3
-CPU_PARALLEL_BYTES = 4e5
-CPU_PARALLEL_FLOPS = 4e6
-CPU_MATRIX_EFFICIENCY = 0.5
+# A CPU step, measured on small Lightning trainings (benchmarks/predict/cpu_small.json): what the
+# training loop itself costs; the traffic or arithmetic of one operation from which half of the
+# further cores help; the share of the measured matrix rate that a class reaches.
+CPU_LOOP_SECONDS = 2.2e-3
+CPU_PARALLEL_BYTES = 1.5e5
+CPU_PARALLEL_FLOPS = 2e6
+CPU_EFFICIENCY = {
+    OperationClass.CONVOLUTION: 0.17,
+    OperationClass.LINEAR: 0.5,
+    OperationClass.ATTENTION: 0.4,
+    OperationClass.RECURRENT: 0.3,
+}
+CPU_VECTOR_EFFICIENCY = 0.1
 
 _SHORTEST_STEP = 1e-7
 _RATES = ("float32", "tf32", "float16", "bfloat16", "float64")
@@ -115,6 +122,7 @@ class Work(Struct, frozen=True):
     traffic_bytes: Floats
     matrix: npt.NDArray[np.bool_]
     efficiency: Floats
+    cpu_efficiency: Floats
     dtype_shares: Floats
 
 
@@ -152,6 +160,9 @@ def work_of(features: GraphFeatures, installation: Installation = TODAY) -> Work
         matrix=np.array([operation in MATRIX_EFFICIENCY for operation in classes]),
         efficiency=np.array(
             [MATRIX_EFFICIENCY.get(operation, VECTOR_EFFICIENCY) for operation in classes]
+        ),
+        cpu_efficiency=np.array(
+            [CPU_EFFICIENCY.get(operation, CPU_VECTOR_EFFICIENCY) for operation in classes]
         ),
         dtype_shares=by_class,
     )
@@ -268,18 +279,17 @@ def _cpu(work: Work, compute: Floats, traffic: Floats, dispatch: Floats, cores: 
         work.traffic_bytes / launches / CPU_PARALLEL_BYTES,
         work.flops / launches / CPU_PARALLEL_FLOPS,
     )
-    spread = (size / (1.0 + size))[:, None]
-    reached = (
-        compute * (work.efficiency / np.where(work.matrix, CPU_MATRIX_EFFICIENCY, 0.1))[:, None]
-    )
+    spread = (size**2 / (1.0 + size**2))[:, None]
+    reached = compute * (work.efficiency / work.cpu_efficiency)[:, None]
     together = np.maximum(reached, traffic)
-    speedup = 1.0 + spread * (cores[None, :] - 1.0)
-    duration = together * cores[None, :] / speedup
+    further = cores[None, :] - 1.0
+    duration = together * cores[None, :] / (1.0 + spread * further)
     step = (duration + dispatch).sum(axis=0) + CPU_LOOP_SECONDS
-    core_seconds = (duration * speedup + dispatch).sum(axis=0) + CPU_LOOP_SECONDS
+    # Once an operation spreads, the further threads wait for the next one spinning: busy.
+    busy = step * (1.0 + float(spread.max(initial=0.0)) * (cores - 1.0)) / cores
     return Estimate(
         step=np.maximum(step, _SHORTEST_STEP),
-        busy=core_seconds / cores,
+        busy=busy,
         compute=reached.sum(axis=0),
         traffic=traffic.sum(axis=0),
         dispatch=dispatch.sum(axis=0),

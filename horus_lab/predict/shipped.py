@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
@@ -10,18 +11,23 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from horus_lab.predict.footprint import footprint, held_beyond_context
+from horus_lab.predict.footprint import footprints, held_beyond_context
 from horus_lab.predict.history import (
+    LEAST_UTILIZATION,
     RUN_SPREAD,
     GraphHistory,
     Histories,
     Quantity,
     Spread,
-    from_scale,
-    to_scale,
 )
-from horus_lab.predict.residual import Correction, Corrections, Residual, load_residual, plain
-from horus_lab.predict.roofline import Estimate, capability_of, estimate, work_of
+from horus_lab.predict.residual import (
+    FALLBACK_CONTEXT_BYTES,
+    Corrections,
+    Residual,
+    load_residual,
+    plain,
+)
+from horus_lab.predict.roofline import Capability, Estimate, capability_of, estimate, work_of
 from horus_lab.records import (
     MAX_BYTES,
     MAX_SECONDS,
@@ -35,23 +41,24 @@ from horus_lab.records import (
     Prediction,
 )
 
+Floats = npt.NDArray[np.float64]
+
 _Z90 = 1.2815515655446004
 _SHORTEST_STEP = 1e-7
 _DECLARED_WIDENING = 1.02
+# A capture of the whole step is this sure; the intervals were calibrated on such.
+_SURE = 0.95
 _CONFIDENCE_WIDENING = 1.5
 _UNSEEN_WIDENING = 1.5
 _ASSUMED_WIDENING = 2.5
 
 
 class _Scaled(Struct, frozen=True):
-    """One quantity on one device in its learned scale: the centre, and the way to p10 and p90."""
+    """Every quantity on every device in its learned scale; arrays of quantity x device."""
 
-    centre: float
-    low: float
-    high: float
-
-    def spread(self) -> Spread:
-        return Spread(self.centre, (self.low + self.high) / (2.0 * _Z90))
+    centre: Floats
+    low: Floats
+    high: Floats
 
 
 class ShippedPredictor:
@@ -64,6 +71,7 @@ class ShippedPredictor:
     def __init__(self, residual: Residual | None = None, notices: tuple[str, ...] = ()) -> None:
         self._residual = residual
         self._histories = Histories()
+        self._last: tuple[tuple[DeviceSpec, ...], Capability] = ((), capability_of(()))
         self.notices = notices
 
     @classmethod
@@ -124,50 +132,49 @@ class ShippedPredictor:
         specs: Sequence[DeviceSpec],
         held: Sequence[int | None],
     ) -> tuple[Prediction, ...]:
-        principles = estimate(work_of(features), capability_of(specs))
-        context = self._residual.manifest.context_bytes if self._residual is not None else 0
-        footprints = np.array(
-            [footprint(features, spec, one, context) for spec, one in zip(specs, held, strict=True)]
-        )
+        residual = self._residual
+        principles = estimate(work_of(features), self._capability(specs))
+        context = FALLBACK_CONTEXT_BYTES if residual is None else residual.manifest.context_bytes
+        sizes = np.array(footprints(features, specs, held, context))
         corrections = (
-            self._residual.correct(features, specs, principles, footprints)
-            if self._residual is not None
+            residual.correct(features, specs, principles, sizes)
+            if residual is not None
             else plain(len(specs))
         )
+        seen = [residual is not None and residual.has_seen(spec) for spec in specs]
+        past = [self._histories.of(features.graph_hash, spec.model) for spec in specs]
+        scaled = _scaled(principles, sizes, corrections)
+        widening = np.array(
+            [_widening(features, spec, one) for spec, one in zip(specs, seen, strict=True)]
+        )
+        scaled = _Scaled(scaled.centre, scaled.low * widening, scaled.high * widening)
+        _learn(scaled, past)
+        extra = [held_beyond_context(spec, one) for spec, one in zip(specs, held, strict=True)]
+        memory, step, load, moving = _percentiles(scaled, [one or 0 for one in held], extra)
         return tuple(
-            self._one(features, spec, one, _on_device(index, principles, footprints, corrections))
-            for index, (spec, one) in enumerate(zip(specs, held, strict=True))
+            Prediction(
+                device_model=spec.model,
+                basis=Basis.MODEL if past[index] is None else Basis.HISTORY,
+                utilization=load[index],
+                memory_utilization=moving[index],
+                memory_startup_bytes=memory[index],
+                memory_bytes=memory[index],
+                step_seconds=step[index],
+                explanation=_explanation(
+                    features, spec, seen[index], residual is not None, past[index]
+                ),
+            )
+            for index, spec in enumerate(specs)
         )
 
-    def _one(
-        self,
-        features: GraphFeatures,
-        spec: DeviceSpec,
-        held: int | None,
-        scaled: dict[str, _Scaled],
-    ) -> Prediction:
-        seen = self._residual is not None and self._residual.has_seen(spec)
-        widening = _widening(features, spec, seen)
-        past = self._histories.of(features.graph_hash, spec.model)
-        least, extra = _floor(held), held_beyond_context(spec, held)
-        memory = _quantity(scaled["memory"], Quantity.MEMORY, widening, past)
-        return Prediction(
-            device_model=spec.model,
-            basis=Basis.HISTORY if past is not None else Basis.MODEL,
-            utilization=_interval(
-                _quantity(scaled["utilization"], Quantity.UTILIZATION, widening, past),
-                Quantity.UTILIZATION,
-            ),
-            memory_utilization=_interval(
-                _widened(scaled["memory_utilization"], widening), Quantity.UTILIZATION
-            ),
-            memory_startup_bytes=_memory(memory, least, extra),
-            memory_bytes=_memory(memory, least, extra),
-            step_seconds=_interval(
-                _quantity(scaled["step"], Quantity.STEP, widening, past), Quantity.STEP
-            ),
-            explanation=_explanation(features, spec, seen, self._residual is not None, past),
-        )
+    def _capability(self, specs: Sequence[DeviceSpec]) -> Capability:
+        """The devices as arrays; the same devices are asked for again and again."""
+        known, capability = self._last
+        if len(known) == len(specs) and all(map(operator.is_, known, specs)):
+            return capability
+        capability = capability_of(specs)
+        self._last = (tuple(specs), capability)
+        return capability
 
     # --- learning -------------------------------------------------------------------------------
 
@@ -184,77 +191,87 @@ class ShippedPredictor:
         self._histories.restore(observations)
 
 
-def _on_device(
-    index: int,
-    principles: Estimate,
-    footprints: npt.NDArray[np.float64],
-    corrections: Corrections,
-) -> dict[str, _Scaled]:
-    def scaled(quantity: Quantity, value: float, correction: Correction) -> _Scaled:
-        return _Scaled(
-            to_scale(quantity, value) + float(correction.shift[index]),
-            float(correction.low[index]),
-            float(correction.high[index]),
-        )
+# The order of the quantities in the arrays below: that of `horus_lab.predict.residual.QUANTITIES`.
+_MEMORY, _UTILIZATION, _MEMORY_UTILIZATION, _STEP = range(4)
+_LEARNED = (
+    (_MEMORY, Quantity.MEMORY),
+    (_UTILIZATION, Quantity.UTILIZATION),
+    (_STEP, Quantity.STEP),
+)
 
-    busy = float(principles.utilization[index])
-    moving = float(principles.memory_utilization[index])
-    return {
-        "memory": scaled(Quantity.MEMORY, float(footprints[index]), corrections.memory),
-        "utilization": scaled(Quantity.UTILIZATION, busy, corrections.utilization),
-        "memory_utilization": scaled(Quantity.UTILIZATION, moving, corrections.memory_utilization),
-        "step": scaled(Quantity.STEP, float(principles.step[index]), corrections.step),
-    }
+
+def _scaled(principles: Estimate, sizes: Floats, corrections: Corrections) -> _Scaled:
+    kept = np.clip(
+        np.stack([principles.utilization, principles.memory_utilization]),
+        LEAST_UTILIZATION,
+        1.0 - LEAST_UTILIZATION,
+    )
+    load, moving = np.log(kept / (1.0 - kept))
+    logs = np.log(np.maximum(np.stack([sizes, principles.step]), _SHORTEST_STEP))
+    four = (
+        corrections.memory,
+        corrections.utilization,
+        corrections.memory_utilization,
+        corrections.step,
+    )
+    centre = np.stack([logs[0], load, moving, logs[1]])
+    return _Scaled(
+        centre + np.stack([one.shift for one in four]),
+        np.stack([one.low for one in four]),
+        np.stack([one.high for one in four]),
+    )
+
+
+def _learn(scaled: _Scaled, past: Sequence[GraphHistory | None]) -> None:
+    """Let what was measured update the model's opinion, in place."""
+    for device, known in enumerate(past):
+        if known is None:
+            continue
+        for index, quantity in _LEARNED:
+            sums = known.of(quantity)
+            if sums.runs == 0:
+                continue
+            at = (index, device)
+            width = float(scaled.low[at] + scaled.high[at]) / (2.0 * _Z90)
+            prior = Spread(float(scaled.centre[at]), width)
+            after = sums.posterior(prior, RUN_SPREAD[quantity])
+            scaled.centre[at] = after.centre
+            scaled.low[at] = scaled.high[at] = after.deviation * _Z90
+
+
+def _percentiles(
+    scaled: _Scaled, held: Sequence[int], extra: Sequence[int]
+) -> tuple[list[Interval], list[Interval], list[Interval], list[Interval]]:
+    """Memory, step, utilization, memory-bandwidth utilization: an interval a device each.
+
+    A process cannot use less memory than it holds already; what it holds beside a context is
+    added to what the job will take.
+    """
+    ends = np.stack(
+        [scaled.centre - scaled.low, scaled.centre, scaled.centre + scaled.high], axis=2
+    )
+    np.clip(ends, -60.0, 60.0, out=ends)
+    sizes = np.exp(ends[_MEMORY]) + np.array(extra, dtype=np.float64)[:, None]
+    least = np.minimum(np.array(held, dtype=np.float64), MAX_BYTES)[:, None]
+    sizes = np.clip(sizes, least, MAX_BYTES)
+    steps = np.clip(np.exp(ends[_STEP]), _SHORTEST_STEP, MAX_SECONDS)
+    loads = 1.0 / (1.0 + np.exp(-ends[_UTILIZATION : _MEMORY_UTILIZATION + 1]))
+    memory, step = _intervals(sizes), _intervals(steps)
+    return memory, step, _intervals(loads[0]), _intervals(loads[1])
+
+
+def _intervals(percentiles: Floats) -> list[Interval]:
+    return [Interval(*one) for one in percentiles.tolist()]
 
 
 def _widening(features: GraphFeatures, spec: DeviceSpec, seen: bool) -> float:
     """How much wider than calibrated: an unsure capture, a device model never measured."""
-    widening = 1.0 + _CONFIDENCE_WIDENING * (1.0 - features.confidence)
+    widening = 1.0 + _CONFIDENCE_WIDENING * max(0.0, _SURE - features.confidence)
     if spec.source == "assumed":
         return widening * _ASSUMED_WIDENING
     if spec.kind is not DeviceKind.CPU and not seen:
         return widening * _UNSEEN_WIDENING
     return widening
-
-
-def _widened(scaled: _Scaled, widening: float) -> _Scaled:
-    return _Scaled(scaled.centre, scaled.low * widening, scaled.high * widening)
-
-
-def _quantity(
-    scaled: _Scaled, quantity: Quantity, widening: float, past: GraphHistory | None
-) -> _Scaled:
-    wide = _widened(scaled, widening)
-    if past is None:
-        return wide
-    sums = past.of(quantity)
-    if sums.runs == 0:
-        return wide
-    after = sums.posterior(wide.spread(), RUN_SPREAD[quantity])
-    way = after.deviation * _Z90
-    return _Scaled(after.centre, way, way)
-
-
-def _interval(scaled: _Scaled, quantity: Quantity) -> Interval:
-    low, high = (0.0, 1.0) if quantity is Quantity.UTILIZATION else (_SHORTEST_STEP, MAX_SECONDS)
-    p10, p50, p90 = (
-        min(high, max(low, from_scale(quantity, value)))
-        for value in (scaled.centre - scaled.low, scaled.centre, scaled.centre + scaled.high)
-    )
-    return Interval(p10, p50, p90)
-
-
-def _memory(scaled: _Scaled, least: float, extra: float) -> Interval:
-    p10, p50, p90 = (
-        min(float(MAX_BYTES), max(least, from_scale(Quantity.MEMORY, value) + extra))
-        for value in (scaled.centre - scaled.low, scaled.centre, scaled.centre + scaled.high)
-    )
-    return Interval(p10, p50, p90)
-
-
-def _floor(held: int | None) -> float:
-    """A process cannot use less than it holds already."""
-    return float(min(MAX_BYTES, held or 0))
 
 
 def _declared(
@@ -312,6 +329,6 @@ def _explanation(
         parts.append("wide, because nothing is published here of this device model")
     elif learned and not seen and spec.kind is not DeviceKind.CPU:
         parts.append("wider, because no training measurement was of this device model")
-    if features.confidence < 0.95:
+    if features.confidence < _SURE:
         parts.append(f"wider, because the capture is only {features.confidence:.0%} sure")
     return f"Rests on {'; '.join(parts)}."
