@@ -6,13 +6,15 @@ alone in its tree shares none of it with relatives, so its resident set less fil
 says it, which is cheap to read. Forked workers share their parent's pages, and batches pass
 through shared memory; there the kernel divides each page among those who map it (PSS), which
 takes some milliseconds a process. So it is read anew only where the resident set changed by 5 %,
-or after five seconds; in between the last share of the resident set holds.
+or after five seconds and more, so long that these readings take 0.5 % of a core at most; in
+between the last share of the resident set holds.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from horus_lab.records import ProcessReading
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = os.sysconf("SC_CLK_TCK")
 _SHARE_SECONDS = 5.0
+_SHARE_COST = 0.005
 _SHARE_CHANGE = 0.05
 
 
@@ -43,11 +46,21 @@ class ProcessUse:
     Args:
         cores: cores' worth of time that is 100 %.
         proc: the proc file system.
+        spent: seconds of CPU time that the calling thread has taken so far.
     """
 
-    def __init__(self, cores: float, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        cores: float,
+        proc: Path = Path("/proc"),
+        *,
+        spent: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._cores = cores
         self._proc = str(proc)
+        self._spent = spent
+        self._reading_seconds = 0.0
+        self._related = 0
         self._seen: dict[tuple[int, int], _Seen] = {}
         self._shares: dict[tuple[int, int], _Share] = {}
 
@@ -58,6 +71,7 @@ class ProcessUse:
         all cores; unknown at its first look.
         """
         together = {pid: len(tree) > 1 for tree in trees.values() for pid in tree}
+        self._related = sum(together.values())
         seen: dict[tuple[int, int], _Seen] = {}
         shares: dict[tuple[int, int], _Share] = {}
         readings = []
@@ -100,16 +114,22 @@ class ProcessUse:
         last = self._shares.get(key)
         if (
             last is not None
-            and now - last.at < _SHARE_SECONDS
+            and now - last.at < self._share_seconds()
             and abs(resident - last.resident) <= _SHARE_CHANGE * last.resident
         ):
             shares[key] = last
             return int(last.own * resident / max(1, last.resident))
+        before = self._spent()
         own = self._proportional(key[0])
+        self._reading_seconds = self._spent() - before
         if own is None:
             return max(0, resident - shared)
         shares[key] = _Share(own, resident, now)
         return own
+
+    def _share_seconds(self) -> float:
+        """How long a share holds, by what reading those of all related processes would take."""
+        return max(_SHARE_SECONDS, self._reading_seconds * self._related / _SHARE_COST)
 
     def _stat(self, pid: int) -> tuple[str, float, int] | None:
         """Name, CPU seconds so far, start in clock ticks; `None` where there is no such process."""

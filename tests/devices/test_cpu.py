@@ -223,6 +223,32 @@ def test_a_share_of_shared_pages_is_used_again_until_memory_changes_or_seconds_p
     assert own(20.0) == 1090 * page
 
 
+def test_shares_are_read_so_rarely_that_reading_them_stays_cheap(tmp_path: Path) -> None:
+    spent = 0.0
+
+    def costly() -> float:
+        nonlocal spent
+        spent += 0.010
+        return spent
+
+    use = ProcessUse(1.0, proc=tmp_path, spent=costly)
+    tree = {"a": frozenset({10, 11})}
+    for pid in (10, 11):
+        _process(tmp_path, pid, own_kib=1000)
+    use.read(tree, 0.0)
+    for pid in (10, 11):
+        _process(tmp_path, pid, own_kib=2000)
+    # Two processes of 10 ms each: 0.5 % of a core allows that every 4 s, and 5 s is the least.
+    assert use.read(tree, 4.9)[0].memory_bytes == 1000 * 1024
+    assert use.read(tree, 5.1)[0].memory_bytes == 2000 * 1024
+    crowd = {"a": frozenset(range(10, 20))}
+    for pid in range(10, 20):
+        _process(tmp_path, pid, own_kib=3000)
+    # Ten of them: every 20 s.
+    assert use.read(crowd, 20.0)[0].memory_bytes == 2000 * 1024
+    assert use.read(crowd, 25.2)[0].memory_bytes == 3000 * 1024
+
+
 def test_a_later_process_with_the_same_pid_starts_with_unknown_utilization(
     tmp_path: Path,
 ) -> None:

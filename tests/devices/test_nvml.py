@@ -18,6 +18,7 @@ from horus_lab.devices.nvml import NvmlProbe
 from horus_lab.errors import DeviceUnavailable
 from horus_lab.records import DeviceKind, DeviceReading, Health
 from horus_lab.testing import ManualClock, ScriptedCard, ScriptedNvml, ScriptedSlice
+from tests.devices.namespaces import outside_of_containers
 
 GIB = 2**30
 MIB = 2**20
@@ -25,7 +26,7 @@ NOBODY: Mapping[str, frozenset[int]] = {}
 
 
 def opened(script: ScriptedNvml) -> NvmlProbe:
-    probe = NvmlProbe(library=script)
+    probe = NvmlProbe(library=script, processes=outside_of_containers())
     probe.open()
     return probe
 
