@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -269,15 +270,19 @@ def test_a_process_of_two_jobs_is_read_once_and_a_gone_one_not_at_all(probe: Cpu
     assert [one.pid for one in reading.processes] == [me]
 
 
-def test_a_held_block_shows_in_the_host_s_used_memory(probe: CpuProbe) -> None:
-    (before,) = probe.read(1.0, {})
-    held = bytearray(os.urandom(MIB)) * 512
-    (after,) = probe.read(2.0, {})
-    assert before.memory_used_bytes is not None
-    assert after.memory_used_bytes is not None
-    # Other programs of this machine come and go meanwhile.
-    assert after.memory_used_bytes - before.memory_used_bytes > 256 * MIB
-    assert len(held) == 512 * MIB
+def test_used_memory_is_what_is_not_available(
+    probe: CpuProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (device,) = probe.devices()
+    (real,) = probe.read(1.0, {})
+    assert real.memory_used_bytes is not None
+    assert 0 < real.memory_used_bytes < device.capacity_bytes
+    memory = SimpleNamespace(total=device.capacity_bytes, available=device.capacity_bytes // 4)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    unlimited = CpuProbe(measure=spec, group=ControlGroup(Path("/none"), Path("/none")))
+    unlimited.open()
+    (reading,) = unlimited.read(2.0, {})
+    assert reading.memory_used_bytes == device.capacity_bytes - device.capacity_bytes // 4
 
 
 # --- control groups -----------------------------------------------------------------------------
