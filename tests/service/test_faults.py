@@ -9,6 +9,7 @@ import pytest
 
 from horus_lab.errors import BrokerUnavailable, HorusError, StoreUnavailable
 from horus_lab.records import BrokerEvent, Confirm, Heartbeat, JobState, Release
+from horus_lab.service import Pace, ServiceSettings
 from horus_lab.store import StoreSettings
 from horus_lab.testing import some_features
 from tests.service.world import GIB, World, device, eventually, request
@@ -71,6 +72,23 @@ def test_an_end_whose_answer_was_lost_is_not_undone_by_what_was_put_off_before(
     world.clock.advance(10)  # what was put off is due
     assert service.poll(job.id).result(10).state is JobState.CANCELLED
     world.clock.advance(10)
+    service.stop()
+    assert stored(world)[job.id] == "cancelled"
+
+
+def test_nothing_that_was_put_off_is_written_at_a_stop_while_a_commit_is_in_doubt(
+    world: World,
+) -> None:
+    pace = Pace(sample=60.0, idle_sample=60.0)  # no look settles the doubt before the stop
+    world.settings = ServiceSettings(store_url=world.url, pace=pace)
+    service = world.start()
+    service.submit("ann", request("holder", gib=9)).result(10)
+    job, _ = service.submit("ann", request("waits", gib=9)).result(10)
+    for number in range(4):
+        service.submit("ann", request(f"r{number}", gib=9)).result(10)
+    world.failpoint = Failing("after_commit")
+    with pytest.raises(StoreUnavailable):
+        service.cancel(job.id, "ann").result(10)
     service.stop()
     assert stored(world)[job.id] == "cancelled"
 
