@@ -37,6 +37,7 @@ Floats = npt.NDArray[np.float64]
 
 _FOLDS = 8
 _MANY = 300
+_ROWS_TO_SPEAK = 20
 _LEAST_SHARE, _MOST_SHARE = 0.01, 0.99
 _SEED = 20261201
 
@@ -182,7 +183,8 @@ def fit(table: Table, quantity: str, chosen: npt.NDArray[np.bool_] | None = None
             .predict(inputs[test])
         )
     width = np.exp(np.clip(width, math.log(least), math.log(most)))
-    below, above = _factors(target - centre, width, weights)
+    sources = np.array([table.samples[index].source for index in rows])
+    below, above = _factors(target - centre, width, weights, sources)
     return Fitted(
         rows,
         _trees(len(rows)).fit(inputs, target, sample_weight=weights),
@@ -231,14 +233,28 @@ def _small_trees() -> Any:
     )
 
 
-def _factors(missed: Floats, width: Floats, weights: Floats) -> tuple[float, float]:
-    """How many widths hold the tenth and the ninetieth weighted percentile of the misses."""
+def _factors(
+    missed: Floats, width: Floats, weights: Floats, sources: npt.NDArray[np.str_]
+) -> tuple[float, float]:
+    """How many widths reach the tenth percentile of the misses, and the ninetieth.
+
+    The tenth is of all rows together. The ninetieth holds on every set of some size by itself: a
+    reservation rests on it, and the largest set must not speak for other installations.
+    """
     scores = missed / width
+    below = -_quantile(scores, weights, 0.1)
+    above = _quantile(scores, weights, 0.9)
+    for source in np.unique(sources):
+        part = sources == source
+        if part.sum() >= _ROWS_TO_SPEAK:
+            above = max(above, _quantile(scores[part], weights[part], 0.9))
+    return max(0.05, below), max(0.05, above)
+
+
+def _quantile(scores: Floats, weights: Floats, share: float) -> float:
     order = np.argsort(scores)
-    shares = np.cumsum(weights[order]) / weights.sum()
-    low = float(scores[order][np.searchsorted(shares, 0.1)])
-    high = float(scores[order][min(len(scores) - 1, int(np.searchsorted(shares, 0.9)))])
-    return max(0.05, -low), max(0.05, high)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(scores[order][min(len(scores) - 1, int(np.searchsorted(reached, share)))])
 
 
 def held_out_interval(table: Table, quantity: str, fitted: Fitted) -> tuple[Floats, Floats, Floats]:
@@ -247,11 +263,15 @@ def held_out_interval(table: Table, quantity: str, fitted: Fitted) -> tuple[Floa
     rows = fitted.rows
     middle = table.principles[quantity][rows] + fitted.centre
     missed = table.measured[quantity][rows] - middle
+    sources = np.array([table.samples[index].source for index in rows])
     low, high = np.zeros(len(rows)), np.zeros(len(rows))
     for fold in np.unique(fitted.folds):
         inside, outside = fitted.folds == fold, fitted.folds != fold
         below, above = _factors(
-            missed[outside], fitted.width[outside], table.weights[rows][outside]
+            missed[outside],
+            fitted.width[outside],
+            table.weights[rows][outside],
+            sources[outside],
         )
         low[inside] = middle[inside] - below * fitted.width[inside]
         high[inside] = middle[inside] + above * fitted.width[inside]

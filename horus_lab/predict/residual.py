@@ -24,24 +24,16 @@ from horus_lab.records import DeviceKind, DeviceSpec, GraphFeatures, OperationCl
 Floats = npt.NDArray[np.float64]
 
 
-class Correction(Struct, frozen=True):
-    """For one quantity: how far the centre moves, and how far p10 and p90 lie from it.
+class Corrections(Struct, frozen=True):
+    """How far the centres move, and how far p10 and p90 lie from them, in the learned scale.
 
-    In the quantity's learned scale (see `horus_lab.predict.history`); one element a device.
+    Arrays of quantity x device, the quantities in the order of `QUANTITIES` (see
+    `horus_lab.predict.history` for the scale).
     """
 
     shift: Floats
     low: Floats
     high: Floats
-
-
-class Corrections(Struct, frozen=True):
-    """The corrections of all four quantities."""
-
-    memory: Correction
-    utilization: Correction
-    memory_utilization: Correction
-    step: Correction
 
 
 FALLBACK_CONTEXT_BYTES = 2**30
@@ -51,14 +43,11 @@ FALLBACK_CONTEXT_BYTES = 2**30
 def plain(count: int) -> Corrections:
     """No learning: the centre stays, and the intervals are as wide as the principles are rough."""
 
-    def wide(low: float, high: float) -> Correction:
-        return Correction(np.zeros(count), np.full(count, low), np.full(count, high))
+    def wide(*widths: float) -> Floats:
+        return np.repeat(np.array(widths)[:, None], count, axis=1)
 
     return Corrections(
-        memory=wide(0.5, 0.7),
-        utilization=wide(1.3, 1.3),
-        memory_utilization=wide(1.3, 1.3),
-        step=wide(0.7, 0.7),
+        np.zeros((len(QUANTITIES), count)), wide(0.5, 1.3, 1.3, 0.7), wide(0.7, 1.3, 1.3, 0.7)
     )
 
 
@@ -140,7 +129,7 @@ def inputs_of(
     rows[:, 4] = np.log(np.maximum(footprints, 1.0) / 2**30)
     rows[:, 5] = live / np.maximum(footprints, 1.0)
     rows[:, 15] = np.log(principles.step)
-    return np.clip(rows, -60.0, 60.0).astype(np.float32)
+    return np.minimum(np.maximum(rows, -60.0), 60.0).astype(np.float32)
 
 
 class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,7 +139,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         shift_low, shift_high: the shifts seen in training; none is let past them.
         width_low, width_high: the same of the predicted widths (the model gives their logarithm).
         below, above: how many widths p10 lies below the centre, and p90 above it; set so that
-            the interval held eight of ten runs of families that were left out.
+            p10-p90 held eight of ten runs, at least, of families that were left out.
     """
 
     shift_low: float
@@ -209,12 +198,16 @@ class Residual:
         self.manifest = manifest
         self._session = session
         calibrations = [manifest.quantities[name] for name in QUANTITIES]
-        self._shift_low = np.array([one.shift_low for one in calibrations])
-        self._shift_high = np.array([one.shift_high for one in calibrations])
-        self._width_low = np.array([one.width_low for one in calibrations])
-        self._width_high = np.array([one.width_high for one in calibrations])
-        self._below = np.array([one.below for one in calibrations])
-        self._above = np.array([one.above for one in calibrations])
+
+        def column(values: list[float]) -> Floats:
+            return np.array(values)[:, None]
+
+        self._shift_low = column([one.shift_low for one in calibrations])
+        self._shift_high = column([one.shift_high for one in calibrations])
+        self._log_low = np.log(column([one.width_low for one in calibrations]))
+        self._log_high = np.log(column([one.width_high for one in calibrations]))
+        self._below = column([one.below for one in calibrations])
+        self._above = column([one.above for one in calibrations])
         self._seen = frozenset(manifest.device_models)
 
     def has_seen(self, spec: DeviceSpec) -> bool:
@@ -230,23 +223,18 @@ class Residual:
     ) -> Corrections:
         """The correction of one job on each device."""
         rows = inputs_of(features, principles, footprints)
-        found = np.asarray(self._session.run(None, {"inputs": rows})[0], dtype=np.float64)
+        found = self._session.run(None, {"inputs": rows})[0].T.astype(np.float64)
         count = len(QUANTITIES)
-        shift = np.clip(found[:, :count], self._shift_low, self._shift_high)
-        logs = np.clip(found[:, count:], np.log(self._width_low), np.log(self._width_high))
+        shift = np.minimum(np.maximum(found[:count], self._shift_low), self._shift_high)
+        logs = np.minimum(np.maximum(found[count:], self._log_low), self._log_high)
         width = np.exp(logs)
-        below, above = width * self._below, width * self._above
+        low, high = width * self._below, width * self._above
         for index, spec in enumerate(specs):
             if spec.kind is DeviceKind.CPU:
-                shift[index] = 0.0
-                below[index] = [self.manifest.cpu[name].below for name in QUANTITIES]
-                above[index] = [self.manifest.cpu[name].above for name in QUANTITIES]
-        return Corrections(
-            *(
-                Correction(shift[:, index], below[:, index], above[:, index])
-                for index in range(count)
-            )
-        )
+                shift[:, index] = 0.0
+                low[:, index] = [self.manifest.cpu[name].below for name in QUANTITIES]
+                high[:, index] = [self.manifest.cpu[name].above for name in QUANTITIES]
+        return Corrections(shift, low, high)
 
 
 def load_residual(path: Path | None = None) -> tuple[Residual | None, tuple[str, ...]]:

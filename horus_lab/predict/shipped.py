@@ -201,25 +201,16 @@ _LEARNED = (
 
 
 def _scaled(principles: Estimate, sizes: Floats, corrections: Corrections) -> _Scaled:
-    kept = np.clip(
-        np.stack([principles.utilization, principles.memory_utilization]),
-        LEAST_UTILIZATION,
-        1.0 - LEAST_UTILIZATION,
-    )
-    load, moving = np.log(kept / (1.0 - kept))
-    logs = np.log(np.maximum(np.stack([sizes, principles.step]), _SHORTEST_STEP))
-    four = (
-        corrections.memory,
-        corrections.utilization,
-        corrections.memory_utilization,
-        corrections.step,
-    )
-    centre = np.stack([logs[0], load, moving, logs[1]])
-    return _Scaled(
-        centre + np.stack([one.shift for one in four]),
-        np.stack([one.low for one in four]),
-        np.stack([one.high for one in four]),
-    )
+    centre = np.empty_like(corrections.shift)
+    centre[_MEMORY] = np.log(np.maximum(sizes, 1.0))
+    centre[_STEP] = np.log(principles.step)
+    centre[_UTILIZATION] = principles.utilization
+    centre[_MEMORY_UTILIZATION] = principles.memory_utilization
+    shares = centre[_UTILIZATION : _MEMORY_UTILIZATION + 1]
+    np.minimum(np.maximum(shares, LEAST_UTILIZATION), 1.0 - LEAST_UTILIZATION, out=shares)
+    shares[:] = np.log(shares / (1.0 - shares))
+    centre += corrections.shift
+    return _Scaled(centre, corrections.low, corrections.high)
 
 
 def _learn(scaled: _Scaled, past: Sequence[GraphHistory | None]) -> None:

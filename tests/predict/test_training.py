@@ -58,6 +58,7 @@ def test_a_described_mlp_counts_as_its_captured_step_does(name: str) -> None:
         (torch.empty(BATCH, 20), torch.zeros(BATCH, dtype=torch.int64)),
         loss=nn.functional.cross_entropy,
         optimizer=torch.optim.Adam,
+        time_limit_seconds=200.0,
     )
     described = mlp_step(layers, 20, BATCH)
     products = [
@@ -65,7 +66,7 @@ def test_a_described_mlp_counts_as_its_captured_step_does(name: str) -> None:
         for one in (described, captured)
     ]
     assert products[0] == products[1]
-    assert described.flops == pytest.approx(captured.flops, rel=0.15)
+    assert described.flops == pytest.approx(captured.flops, rel=0.02)
     assert described.bytes_moved == pytest.approx(captured.bytes_moved, rel=0.05)
     assert described.parameter_bytes == captured.parameter_bytes
     assert described.optimizer_state_bytes == pytest.approx(
