@@ -76,6 +76,29 @@ def test_an_end_whose_answer_was_lost_is_not_undone_by_what_was_put_off_before(
     assert stored(world)[job.id] == "cancelled"
 
 
+def test_after_a_failed_write_news_waits_a_while_so_that_those_who_only_ask_are_answered(
+    world: World,
+) -> None:
+    world.probe.used["GPU-a"] = 9 * GIB
+    service = world.start()
+    job, _ = service.submit("ann", request("r1", gib=4)).result(10)
+    assert job.state is JobState.QUEUED
+    failing = world.failpoint = Failing("before_commit", times=1000)
+    world.probe.used["GPU-a"] = 0  # the next look grants, which must be written
+    eventually(lambda: failing.times == 999)
+    looks = len(world.probe.trees)
+    eventually(lambda: len(world.probe.trees) >= looks + 3)
+    assert service.jobs().result(10)
+    assert failing.times == 999  # time stands still, so nothing was tried again
+    world.failpoint = Failing("before_commit", times=0)
+
+    def granted() -> bool:
+        world.clock.advance(1)
+        return service.job(job.id).result(10).state is JobState.GRANTED
+
+    eventually(granted)
+
+
 def test_nothing_that_was_put_off_is_written_at_a_stop_while_a_commit_is_in_doubt(
     world: World,
 ) -> None:
