@@ -91,12 +91,8 @@ def test_after_a_failed_write_news_waits_a_while_so_that_those_who_only_ask_are_
     assert service.jobs().result(10)
     assert failing.times == 999  # time stands still, so nothing was tried again
     world.failpoint = Failing("before_commit", times=0)
-
-    def granted() -> bool:
-        world.clock.advance(1)
-        return service.job(job.id).result(10).state is JobState.GRANTED
-
-    eventually(granted)
+    world.clock.advance(4)
+    eventually(lambda: service.job(job.id).result(10).state is JobState.GRANTED)
 
 
 def test_nothing_that_was_put_off_is_written_at_a_stop_while_a_commit_is_in_doubt(
