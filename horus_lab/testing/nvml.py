@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 GIB = 2**30
 
@@ -142,6 +142,7 @@ class ScriptedNvml:
         self.released = threading.Event()
         self.calls: Counter[str] = Counter()
         self.initialized = 0
+        self._generation = 0
 
     @classmethod
     def with_cards(cls, count: int, *, name: str = "NVIDIA A100-SXM4-80GB") -> ScriptedNvml:
@@ -156,131 +157,112 @@ class ScriptedNvml:
     # --- the library ----------------------------------------------------------------------------
 
     def nvmlInit(self) -> None:
-        self._called("nvmlInit", None, initialised=False)
+        self._called("nvmlInit", initialised=False)
         if self.init_error is not None:
             raise ScriptedNvmlError(self.init_error)
         self.initialized += 1
+        self._generation += 1
 
     def nvmlShutdown(self) -> None:
-        self._called("nvmlShutdown", None)
+        self._called("nvmlShutdown")
         self.initialized -= 1
 
     def nvmlSystemGetDriverVersion(self) -> str:
-        self._called("nvmlSystemGetDriverVersion", None)
+        self._called("nvmlSystemGetDriverVersion")
         return self.driver_version
 
     # --- finding devices ------------------------------------------------------------------------
 
     def nvmlDeviceGetCount(self) -> int:
-        self._called("nvmlDeviceGetCount", None)
+        self._called("nvmlDeviceGetCount")
         return len(self.cards)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> ScriptedCard:
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> _Handle:
+        self._called("nvmlDeviceGetHandleByIndex")
         if not 0 <= index < len(self.cards):
             raise ScriptedNvmlError(self.NVML_ERROR_INVALID_ARGUMENT)
-        self._called("nvmlDeviceGetHandleByIndex", self.cards[index])
-        return self.cards[index]
+        card = self.cards[index]
+        self._fail("nvmlDeviceGetHandleByIndex", card)
+        return _Handle(card, self._generation)
 
-    def nvmlDeviceGetMigMode(self, handle: ScriptedSlice) -> list[int]:
-        self._called("nvmlDeviceGetMigMode", handle)
-        mig = getattr(handle, "mig", None)
-        if mig is None:
+    def nvmlDeviceGetMigMode(self, handle: _Handle) -> list[int]:
+        one = self._device("nvmlDeviceGetMigMode", handle)
+        if not isinstance(one, ScriptedCard) or one.mig is None:
             raise ScriptedNvmlError(self.NVML_ERROR_NOT_SUPPORTED)
-        return [int(mig), int(mig)]
+        return [int(one.mig), int(one.mig)]
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: ScriptedCard) -> int:
-        self._called("nvmlDeviceGetMaxMigDeviceCount", handle)
-        return max(7, len(handle.slices))
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: _Handle) -> int:
+        one = self._device("nvmlDeviceGetMaxMigDeviceCount", handle)
+        return max(7, len(self._card(one).slices))
 
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: ScriptedCard, place: int) -> Any:
-        self._called("nvmlDeviceGetMigDeviceHandleByIndex", handle)
-        if place >= len(handle.slices) or handle.slices[place] is None:
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: _Handle, place: int) -> _Handle:
+        one = self._device("nvmlDeviceGetMigDeviceHandleByIndex", handle)
+        slices = self._card(one).slices
+        there = slices[place] if place < len(slices) else None
+        if there is None:
             raise ScriptedNvmlError(self.NVML_ERROR_NOT_FOUND)
-        return handle.slices[place]
+        return _Handle(there, self._generation)
 
     # --- one device -----------------------------------------------------------------------------
 
-    def nvmlDeviceGetUUID(self, handle: ScriptedSlice) -> str:
-        self._called("nvmlDeviceGetUUID", handle)
-        return handle.uuid
+    def nvmlDeviceGetUUID(self, handle: _Handle) -> str:
+        return self._device("nvmlDeviceGetUUID", handle).uuid
 
-    def nvmlDeviceGetName(self, handle: ScriptedSlice) -> str:
-        self._called("nvmlDeviceGetName", handle)
-        return handle.name
+    def nvmlDeviceGetName(self, handle: _Handle) -> str:
+        return self._device("nvmlDeviceGetName", handle).name
 
-    def nvmlDeviceGetComputeMode(self, handle: ScriptedSlice) -> int:
-        self._called("nvmlDeviceGetComputeMode", handle)
-        return int(self._card(handle).compute_mode)
+    def nvmlDeviceGetComputeMode(self, handle: _Handle) -> int:
+        return self._card(self._device("nvmlDeviceGetComputeMode", handle)).compute_mode
 
-    def nvmlDeviceGetMemoryInfo(self, handle: ScriptedSlice, version: int | None = None) -> Any:
-        self._called("nvmlDeviceGetMemoryInfo", handle)
-        free = handle.total - handle.used - handle.reserved
+    def nvmlDeviceGetMemoryInfo(self, handle: _Handle, version: int | None = None) -> Any:
+        one = self._device("nvmlDeviceGetMemoryInfo", handle)
+        free = one.total - one.used - one.reserved
         if version is None:
-            used = handle.used + handle.reserved
-            return SimpleNamespace(total=handle.total, used=used, free=free)
+            return SimpleNamespace(total=one.total, used=one.used + one.reserved, free=free)
         if self.memory_version < 2:
             raise ScriptedNvmlError(self.NVML_ERROR_FUNCTION_NOT_FOUND)
         return SimpleNamespace(
-            version=version,
-            total=handle.total,
-            reserved=handle.reserved,
-            used=handle.used,
-            free=free,
+            version=version, total=one.total, reserved=one.reserved, used=one.used, free=free
         )
 
-    def nvmlDeviceGetUtilizationRates(self, handle: ScriptedSlice) -> Any:
-        self._called("nvmlDeviceGetUtilizationRates", handle)
-        if not isinstance(handle, ScriptedCard) or handle.mig:
+    def nvmlDeviceGetUtilizationRates(self, handle: _Handle) -> Any:
+        one = self._device("nvmlDeviceGetUtilizationRates", handle)
+        if not isinstance(one, ScriptedCard) or one.mig:
             raise ScriptedNvmlError(self.NVML_ERROR_NOT_SUPPORTED)
-        return SimpleNamespace(gpu=handle.utilization, memory=handle.memory_utilization)
+        return SimpleNamespace(gpu=one.utilization, memory=one.memory_utilization)
 
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: ScriptedSlice) -> list[Any]:
-        return self._list("nvmlDeviceGetComputeRunningProcesses", handle, handle.compute, 3)
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: _Handle) -> list[Any]:
+        return self._list("Compute", handle, 3)
 
-    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: ScriptedSlice) -> list[Any]:
-        return self._list("nvmlDeviceGetComputeRunningProcesses", handle, handle.compute, 2)
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: _Handle) -> list[Any]:
+        return self._list("Compute", handle, 2)
 
-    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: ScriptedSlice) -> list[Any]:
-        return self._list("nvmlDeviceGetGraphicsRunningProcesses", handle, handle.graphics, 3)
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: _Handle) -> list[Any]:
+        return self._list("Graphics", handle, 3)
 
-    def nvmlDeviceGetGraphicsRunningProcesses_v2(self, handle: ScriptedSlice) -> list[Any]:
-        return self._list("nvmlDeviceGetGraphicsRunningProcesses", handle, handle.graphics, 2)
+    def nvmlDeviceGetGraphicsRunningProcesses_v2(self, handle: _Handle) -> list[Any]:
+        return self._list("Graphics", handle, 2)
 
-    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: ScriptedSlice) -> list[Any]:
-        return self._list("nvmlDeviceGetMPSComputeRunningProcesses", handle, handle.mps, 3)
+    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: _Handle) -> list[Any]:
+        return self._list("MPSCompute", handle, 3)
 
-    def nvmlDeviceGetMPSComputeRunningProcesses_v2(self, handle: ScriptedSlice) -> list[Any]:
-        return self._list("nvmlDeviceGetMPSComputeRunningProcesses", handle, handle.mps, 2)
+    def nvmlDeviceGetMPSComputeRunningProcesses_v2(self, handle: _Handle) -> list[Any]:
+        return self._list("MPSCompute", handle, 2)
 
-    def nvmlDeviceGetProcessUtilization(self, handle: ScriptedSlice, since: int) -> list[Any]:
-        self._called("nvmlDeviceGetProcessUtilization", handle)
-        if not isinstance(handle, ScriptedCard) or handle.mig:
+    def nvmlDeviceGetProcessUtilization(self, handle: _Handle, since: int) -> list[Any]:
+        one = self._device("nvmlDeviceGetProcessUtilization", handle)
+        if not isinstance(one, ScriptedCard) or one.mig:
             raise ScriptedNvmlError(self.NVML_ERROR_NOT_SUPPORTED)
-        if not handle.loads:
+        if not one.loads:
             raise ScriptedNvmlError(self.NVML_ERROR_NOT_FOUND)
         return [
             SimpleNamespace(pid=pid, timeStamp=since + 1, smUtil=load, memUtil=0)
-            for pid, load in handle.loads.items()
+            for pid, load in one.loads.items()
         ]
 
     # --- the script -----------------------------------------------------------------------------
 
-    def _list(
-        self, function: str, handle: ScriptedSlice, found: dict[int, int | None], version: int
-    ) -> list[Any]:
-        self._called(function, handle)
-        if version > self.process_version:
-            raise ScriptedNvmlError(self.NVML_ERROR_FUNCTION_NOT_FOUND)
-        return [SimpleNamespace(pid=pid, usedGpuMemory=count) for pid, count in found.items()]
-
-    def _card(self, handle: ScriptedSlice) -> ScriptedCard:
-        if isinstance(handle, ScriptedCard):
-            return handle
-        return next(card for card in self.cards if handle in card.slices)
-
-    def _called(
-        self, function: str, handle: ScriptedSlice | None, *, initialised: bool = True
-    ) -> None:
+    def _called(self, function: str, *, initialised: bool = True) -> None:
         self.calls[function] += 1
         if self.hold.is_set():
             self.released.wait()
@@ -288,15 +270,40 @@ class ScriptedNvml:
             raise ScriptedNvmlError(self.NVML_ERROR_UNINITIALIZED)
         if self.driver_error is not None:
             raise ScriptedNvmlError(self.driver_error)
-        if handle is None:
-            return
-        if not isinstance(handle, ScriptedCard) and not any(
-            handle in card.slices for card in self.cards
-        ):
-            # A slice that was destroyed: its handle is no argument any more.
+
+    def _device(self, function: str, handle: _Handle) -> ScriptedSlice:
+        """What the handle stands for, unless this function fails for it."""
+        self._called(function)
+        one = handle.device
+        there = one in self.cards or any(one in card.slices for card in self.cards)
+        if handle.generation != self._generation or not there:
+            # Of a slice that was destroyed, or of NVML before it was started anew.
             raise ScriptedNvmlError(self.NVML_ERROR_INVALID_ARGUMENT)
-        gone = self._card(handle).gone
+        self._fail(function, one)
+        return one
+
+    def _fail(self, function: str, one: ScriptedSlice) -> None:
+        gone = self._card(one).gone
         if gone is not None:
             raise ScriptedNvmlError(gone)
-        if function in handle.errors:
-            raise ScriptedNvmlError(handle.errors[function])
+        if function in one.errors:
+            raise ScriptedNvmlError(one.errors[function])
+
+    def _card(self, one: ScriptedSlice) -> ScriptedCard:
+        if isinstance(one, ScriptedCard):
+            return one
+        return next(card for card in self.cards if one in card.slices)
+
+    def _list(self, kind: str, handle: _Handle, version: int) -> list[Any]:
+        one = self._device(f"nvmlDeviceGet{kind}RunningProcesses", handle)
+        if version > self.process_version:
+            raise ScriptedNvmlError(self.NVML_ERROR_FUNCTION_NOT_FOUND)
+        found = {"Compute": one.compute, "Graphics": one.graphics, "MPSCompute": one.mps}[kind]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=count) for pid, count in found.items()]
+
+
+class _Handle(NamedTuple):
+    """What stands for a device until NVML is started anew."""
+
+    device: ScriptedSlice
+    generation: int

@@ -137,15 +137,15 @@ def test_a_process_in_several_lists_is_counted_once() -> None:
     script = ScriptedNvml(
         [
             card(
-                used=6 * GIB,
+                used=7 * GIB,
                 compute={1: 4 * GIB, 5: GIB},
                 graphics={1: 4 * GIB, 9: GIB},
-                mps={5: GIB},
+                mps={5: GIB, 6: GIB},
             )
         ]
     )
     held = {one.pid: one.memory_bytes for one in look(script).processes}
-    assert held == {1: 4 * GIB, 5: GIB, 9: GIB}
+    assert held == {1: 4 * GIB, 5: GIB, 6: GIB, 9: GIB}
 
 
 @pytest.mark.parametrize("told", [None, 2**64 - 1, 2**63, 81 * GIB])

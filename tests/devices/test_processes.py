@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -188,6 +189,25 @@ def test_the_scan_of_all_processes_is_used_again_while_it_is_recent(tmp_path: Pa
     assert table.tree(identity) == {10, 11}
 
 
+def test_after_a_death_the_survivors_are_looked_for_anew_however_recent_the_scan(
+    tmp_path: Path,
+) -> None:
+    _proc(tmp_path)
+    _process(tmp_path, 10, started=1)
+    table = PsutilProcessTable(ProcFs(tmp_path, kill=_nobody), monotonic=lambda: 0.0)
+    identity = table.identify(10)
+    assert identity is not None
+    assert table.tree(identity) == {10}
+    # A child that was forked since, and outlived the process.
+    shutil.rmtree(tmp_path / "10")
+    _process(tmp_path, 11, started=2, session=10)
+    assert table.tree(identity) == {11}
+
+
+def _nobody(pid: int, signal: int) -> None:
+    raise ProcessLookupError
+
+
 def _proc(root: Path, *, boot_id: str = "boot", namespace: int = INITIAL_PID_NAMESPACE) -> None:
     (root / "sys/kernel/random").mkdir(parents=True)
     (root / "sys/kernel/random/boot_id").write_text(boot_id + "\n")
@@ -204,11 +224,12 @@ def _process(
     namespace: int = INITIAL_PID_NAMESPACE,
     inner: int | None = None,
     parent: int = 1,
+    session: int = 0,
     name: str = "python",
 ) -> None:
     folder = root / str(pid)
     (folder / "ns").mkdir(parents=True)
     (folder / "ns/pid").symlink_to(f"pid:[{namespace}]")
     middle = " ".join(["0"] * 15)
-    (folder / "stat").write_text(f"{pid} ({name}) S {parent} 0 0 {middle} {started} 0 0\n")
+    (folder / "stat").write_text(f"{pid} ({name}) S {parent} 0 {session} {middle} {started} 0 0\n")
     (folder / "status").write_text(f"Name:\tx\nNSpid:\t{pid}\t{inner or pid}\n")
