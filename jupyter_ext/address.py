@@ -15,6 +15,8 @@ from horus_lab.client.discovery import (
     URL_VARIABLE,
 )
 
+WAIT_POLICY_VARIABLE = "OMP_WAIT_POLICY"
+
 _ANY_IPV4 = frozenset({"", "*", "0.0.0.0"})  # noqa: S104 - recognised, not bound
 _ANY_IPV6 = frozenset({"::", "0:0:0:0:0:0:0:0"})
 
@@ -54,7 +56,7 @@ class Listening(Struct, frozen=True, kw_only=True):
 
 
 class Publication:
-    """The address and the capability in an environment that kernels inherit."""
+    """The address, the capability and what sharing needs, in an environment kernels inherit."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         self._environ = environ
@@ -71,6 +73,18 @@ class Publication:
         for name in names:
             self._environ.pop(name, None)
         self._environ.update(self._ours)
+
+    def let_waiting_threads_sleep(self) -> None:
+        """For kernels that share this host's cores: OpenMP threads sleep where they wait.
+
+        Threads that spin at a barrier keep the neighbours' threads off the cores; two small
+        trainings on two cores then took more than four times as long. It changes no result. What
+        the user has set stays.
+        """
+        if WAIT_POLICY_VARIABLE not in self._environ:
+            self._earlier[WAIT_POLICY_VARIABLE] = None
+            self._ours[WAIT_POLICY_VARIABLE] = "PASSIVE"
+            self._environ[WAIT_POLICY_VARIABLE] = "PASSIVE"
 
     def withdraw(self) -> None:
         """Put back what was there, unless somebody else has published since."""

@@ -20,6 +20,7 @@ from jupyter_ext.handlers import other_routes, rest_routes
 from jupyter_ext.wiring import Wiring
 
 _DISABLED = "Horus Lab is switched off on this server."
+_ON_THE_CPU = ("cpu", "sim")
 _STOPPED = "Horus Lab has stopped with this server."
 
 
@@ -96,8 +97,10 @@ class HorusLab(ExtensionApp):
             self.log.exception("Horus Lab: no broker on this server")
         else:
             self._backend = backend
-            self.wiring.ready(backend)
             report = await backend.health()
+            if report.probe in _ON_THE_CPU:
+                self._publication.let_waiting_threads_sleep()
+            self.wiring.ready(backend)
             self.log.info(
                 "Horus Lab %s: %d device(s) through %s",
                 report.version,

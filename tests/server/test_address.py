@@ -65,3 +65,22 @@ def test_what_somebody_else_published_since_is_left_alone() -> None:
     environ["HORUS_URL"] = "http://other/"
     publication.withdraw()
     assert environ == {"HORUS_URL": "http://other/"}
+
+
+def test_on_a_shared_cpu_kernels_threads_sleep_while_they_wait() -> None:
+    environ: dict[str, str] = {}
+    publication = Publication(environ)
+    publication.publish(Listening(ip="127.0.0.1", port=1, base_url="/"), "secret")
+    publication.let_waiting_threads_sleep()
+    assert environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    publication.withdraw()
+    assert environ == {}
+
+
+def test_a_wait_policy_of_the_users_own_stays() -> None:
+    environ = {"OMP_WAIT_POLICY": "ACTIVE"}
+    publication = Publication(environ)
+    publication.publish(Listening(ip="127.0.0.1", port=1, base_url="/"), "secret")
+    publication.let_waiting_threads_sleep()
+    publication.withdraw()
+    assert environ == {"OMP_WAIT_POLICY": "ACTIVE"}

@@ -58,6 +58,8 @@ def test_a_kernel_under_a_prefix_finds_its_server_and_its_job_names_it(server: S
     assert job["request"]["kernel_id"] == kernel.id
     assert job["request"]["notebook"].endswith("digits.ipynb")
     assert job["request"]["process"]["pid"] == kernel.pid
+    wait_policy = kernel.run("import os; print(os.environ['OMP_WAIT_POLICY'])")
+    assert wait_policy == os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def test_without_a_token_and_with_the_port_taken_kernels_get_the_true_address(
