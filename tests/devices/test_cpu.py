@@ -296,6 +296,7 @@ def test_the_tightest_limit_on_the_way_up_holds(tmp_path: Path) -> None:
     _write(mount / "user/me/memory.max", "max")
     _write(mount / "user/me/jupyter/memory.max", 16 * GIB)
     _write(mount / "user/me/jupyter/memory.current", GIB)
+    _write(mount / "user/cpu.max", "400000 100000")
     _write(mount / "user/me/cpu.max", "150000 100000")
     _write(mount / "user/me/jupyter/cpu.max", "max 100000")
     _write(mount / "user/me/jupyter/cpu.stat", "usage_usec 2500000\nuser_usec 1\n")
@@ -361,6 +362,21 @@ def test_a_limited_machine_is_as_large_as_its_limit_and_as_full_as_its_group(
     assert reading.memory_used_bytes == 300 * MIB
     # Half a second of CPU time in 10 s on a quarter of a core: 0.5 / 10 / 0.25.
     assert reading.utilization == pytest.approx(0.2)
+
+
+def test_a_limited_group_on_a_full_machine_is_as_full_as_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc, mount = _group(tmp_path, "0::/\n")
+    _write(mount / "memory.max", 8 * GIB)
+    _write(mount / "memory.current", GIB)
+    memory = SimpleNamespace(total=16 * GIB, available=2 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    probe = CpuProbe(measure=spec, group=ControlGroup(proc, mount))
+    probe.open()
+    (reading,) = probe.read(1.0, {})
+    # The group may have 7 GiB more, and there are 2.
+    assert reading.memory_used_bytes == 6 * GIB
 
 
 def test_a_burning_core_shows_in_the_host_s_utilization(start: Start) -> None:

@@ -201,3 +201,46 @@ def test_a_watcher_that_was_never_started_can_be_closed() -> None:
     watcher = PidfdWatcher(PsutilProcessTable())
     watcher.watch("a", identity(os.getpid()))
     watcher.close()
+
+
+def test_a_gone_process_is_told_of_at_once_and_not_at_the_next_poll(
+    family: MakeFamily, told: Told
+) -> None:
+    watcher = PidfdWatcher(PsutilProcessTable(), poll_seconds=300)
+    watcher.start(told)
+    first, second = family(children=0), family(children=0)
+    gone = identity(second.parent.pid)
+    second.kill_parent()
+    watcher.watch("first", identity(first.parent.pid))
+    first.kill_parent()
+    until(lambda: told.of("first"))
+    watcher.watch("gone", gone)
+    until(lambda: told.of("gone"))
+    watcher.close()
+    assert told.of("gone") == [()]
+
+
+def test_a_job_that_is_unwatched_during_a_look_is_not_told_of(told: Told) -> None:
+    class UnwatchesWhileAsked:
+        """A table in whose answer the world changes."""
+
+        asked = threading.Event()
+
+        def alive(self, process: ProcessIdentity) -> bool:
+            watcher.unwatch("a")
+            self.asked.set()
+            return False
+
+        def tree(self, process: ProcessIdentity) -> frozenset[int]:
+            return frozenset()
+
+        def local_pid(self, process: ProcessIdentity) -> int | None:
+            return process.pid
+
+    table = UnwatchesWhileAsked()
+    watcher = PidfdWatcher(table, poll_seconds=0.02, pidfd_open=None)
+    watcher.start(told)
+    watcher.watch("a", identity(os.getpid()))
+    assert table.asked.wait(20)
+    watcher.close()
+    assert told.news == []
