@@ -29,7 +29,6 @@ import msgspec
 from msgspec import Struct
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from horus_lab.client import HorusClient
@@ -258,13 +257,13 @@ def run_demo(*, devices: str, examples: str, reference: bool, as_json: bool) -> 
                         f"{name} runs alone, to know its speed without neighbours",
                     )
                 alone = _solo_rates(client)
-            rows = _rows(client, shared, alone)
+            rows = _rows(client, alone)
         finally:
             server.stop()
     if as_json:
         print(msgspec.json.encode(rows).decode())  # noqa: T201 - the answer on standard output
     else:
-        console.print(_result_table(rows))
+        console.print(_result_table(rows), soft_wrap=True)
         for run in shared:
             if run.error:
                 console.print(f"{run.name}: {run.error}\n{''.join(run.printed)[-2000:]}")
@@ -336,7 +335,7 @@ def _solo_rates(client: HorusClient) -> dict[str, float]:
     return rates
 
 
-def _rows(client: HorusClient, runs: Sequence[KernelRun], alone: dict[str, float]) -> list[Row]:
+def _rows(client: HorusClient, alone: dict[str, float]) -> list[Row]:
     names = tables.device_names(client.devices())
     simulated = {s.device.uuid: s.device.simulated for s in client.devices()}
     rows = []
@@ -349,7 +348,7 @@ def _rows(client: HorusClient, runs: Sequence[KernelRun], alone: dict[str, float
         rows.append(
             Row(
                 job=job.id,
-                notebook=job.request.notebook or job.request.name,
+                notebook=Path(job.request.notebook).name or job.request.name,
                 device=names.get(uuid, "none"),
                 simulated=simulated.get(uuid, False),
                 predicted_utilization=wording.percent_range(
@@ -360,14 +359,13 @@ def _rows(client: HorusClient, runs: Sequence[KernelRun], alone: dict[str, float
                     prediction.memory_bytes if prediction else None
                 ),
                 measured_memory=wording.bytes_text(job.measured.memory_peak_bytes),
-                waited=wording.duration_text(waited),
+                waited="no" if waited is not None and waited < 1 else wording.duration_text(waited),
                 neighbours=len(job.lease.neighbours) if job.lease else 0,
                 predicted_slowdown=wording.slowdown_range(slot.slowdown if slot else None),
                 measured_slowdown=_measured_slowdown(job, alone),
                 outcome=job.state.value,
             )
         )
-    del runs
     return rows
 
 
@@ -383,38 +381,41 @@ def _measured_slowdown(job: Job, alone: dict[str, float]) -> str:
     return wording.slowdown_text(job.measured.slowdown)
 
 
-def _result_table(rows: Sequence[Row]) -> Table:
+def _result_table(rows: Sequence[Row]) -> str:
     mark = " (SIM: simulated devices)" if any(row.simulated for row in rows) else ""
-    table = Table(title=f"Predicted and measured{mark}", title_justify="left")
-    columns = (
-        "job",
-        "notebook",
-        "device",
-        "busy predicted",
-        "measured",
-        "memory predicted",
-        "measured",
-        "waited",
-        "neighbours at start",
-        "slowdown predicted",
-        "measured",
-        "outcome",
-    )
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(
-            row.job,
-            row.notebook,
-            row.device,
-            row.predicted_utilization,
-            row.measured_utilization,
-            row.predicted_memory,
-            row.measured_memory,
-            row.waited,
-            str(row.neighbours),
-            row.predicted_slowdown,
-            row.measured_slowdown,
-            row.outcome,
-        )
-    return table
+    return tables.Table(
+        title=f"\nPredicted and measured{mark}",
+        columns=(
+            "job",
+            "notebook",
+            "device",
+            "busy pred.",
+            "meas.",
+            "memory pred.",
+            "meas.",
+            "waited",
+            "neighbours",
+            "slowdown pred.",
+            "meas.",
+            "outcome",
+        ),
+        rows=tuple(
+            (
+                row.job,
+                row.notebook,
+                row.device,
+                row.predicted_utilization,
+                row.measured_utilization,
+                row.predicted_memory,
+                row.measured_memory,
+                row.waited,
+                str(row.neighbours),
+                row.predicted_slowdown,
+                row.measured_slowdown,
+                row.outcome,
+            )
+            for row in rows
+        ),
+        note="neighbours: when it was granted; slowdown measured against the same model alone",
+        empty="No notebook came as far as a job.",
+    ).text()

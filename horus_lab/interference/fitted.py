@@ -80,8 +80,10 @@ class FittedInterference:
         middle = self._excesses(residents, spec, "p50")
         lowest = self._excesses(residents, spec, "p10")
         highest = self._excesses(residents, spec, "p90")
-        low_constant, low_factor = self._coefficients.low
-        high_constant, high_factor = self._coefficients.high
+        # The spread was measured between GPUs' jobs; sharing cores has only that of the loads.
+        cpu = spec.kind is DeviceKind.CPU
+        low_constant, low_factor = (0.0, 1.0) if cpu else self._coefficients.low
+        high_constant, high_factor = (0.0, 1.0) if cpu else self._coefficients.high
         found = []
         for index in range(len(residents)):
             p50 = middle[index]

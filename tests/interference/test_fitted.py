@@ -66,6 +66,12 @@ def test_a_neighbour_without_load_takes_nothing() -> None:
 def test_a_cpus_cores_are_simply_shared() -> None:
     assert middles(load(0.8), load(0.7), kind=DeviceKind.CPU) == pytest.approx([1.5, 1.5])
     assert middles(load(0.4), load(0.5), kind=DeviceKind.CPU) == [1.0, 1.0]
+    # 0.8 +- 0.1 and 0.7 +- 0.1 sum to 1.3, 1.5 and 1.7 of the cores.
+    (shared, _) = MODEL.slowdowns(
+        [load(0.8, width=0.1), load(0.7, width=0.1)], spec(DeviceKind.CPU)
+    )
+    assert shared is not None
+    assert (shared.p10, shared.p90) == (pytest.approx(1.3), pytest.approx(1.7))
 
 
 def test_three_residents_are_slowed_at_least_as_by_sharing_the_devices_time() -> None:
