@@ -6,15 +6,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import type {
-  CallerReport,
-  DeviceState,
-  ErrorReply,
-  HealthReport,
-  History,
-  Job,
-  StoryEntry
-} from './records';
+import type { DeviceState, ErrorReply, HealthReport, History, Job, StoryEntry } from './records';
 
 const API_PATH = 'horus/api/v1';
 
@@ -37,8 +29,6 @@ export interface BrokerApi {
   jobs(): Promise<readonly Job[]>;
   story(jobId: string): Promise<readonly StoryEntry[]>;
   history(limit: number): Promise<History>;
-  /** Whose page this is. */
-  me(): Promise<CallerReport>;
   cancel(jobId: string): Promise<Job>;
   /** The event stream's address, resuming after this sequence number. */
   eventsUrl(after: number | null): string;
@@ -66,10 +56,6 @@ export class ServerApi implements BrokerApi {
 
   history(limit: number): Promise<History> {
     return this.request<History>(`history?limit=${limit}`);
-  }
-
-  me(): Promise<CallerReport> {
-    return this.request<CallerReport>('me');
   }
 
   cancel(jobId: string): Promise<Job> {

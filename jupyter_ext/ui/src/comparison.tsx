@@ -3,7 +3,7 @@
 import * as React from 'react';
 
 import { useWords } from './context';
-import type { Interval } from './records';
+import type { Basis, Interval } from './records';
 import { Unknown } from './value';
 
 /** Where a measured value lies: inside the interval, or on which side of it. */
@@ -23,6 +23,9 @@ export function Comparison(props: {
   readonly measured: number | null;
   readonly write: (value: number) => string;
   readonly writeInterval: (interval: Interval) => string;
+  readonly basis: Basis | null;
+  /** Whether there could be a measurement by now. */
+  readonly started: boolean;
   /** The scale's end where there is a natural one. */
   readonly most?: number;
 }): React.JSX.Element {
@@ -64,13 +67,17 @@ export function Comparison(props: {
         )}
       </span>
       <span className="horus-Comparison-text">
-        <span className="horus-Comparison-measured">
-          {measured === null ? <Unknown /> : props.write(measured)}
-        </span>
+        {props.started && (
+          <span className="horus-Comparison-measured">
+            {measured === null ? <Unknown /> : props.write(measured)}
+          </span>
+        )}
         <span className="horus-Comparison-predicted">
           {predicted === null
             ? trans.__('not predicted')
-            : trans.__('predicted %1', props.writeInterval(predicted))}
+            : props.basis === 'declared'
+              ? trans.__('declared %1', props.writeInterval(predicted))
+              : trans.__('predicted %1', props.writeInterval(predicted))}
         </span>
       </span>
       {found !== null && <span className="horus-Hidden">{words[found]}</span>}

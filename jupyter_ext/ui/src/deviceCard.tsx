@@ -10,7 +10,7 @@ import { Badge, Note } from './section';
 import { Sparkline } from './sparkline';
 import type { UsePoint } from './state';
 import { secondsLeft } from './progress';
-import { Figure, Unknown } from './value';
+import { Figure, Unknown, whyUnknown } from './value';
 
 export function DeviceCard(props: {
   readonly state: DeviceState;
@@ -39,29 +39,35 @@ export function DeviceCard(props: {
           <Badge
             text={reading.health === 'lost' ? trans.__('lost') : trans.__('degraded')}
             tone="warning"
-            title={reading.unknown['health'] ?? Object.values(reading.unknown)[0] ?? ''}
+            title={whyUnknown(reading, 'device', ...Object.keys(reading.unknown))}
           />
         )}
-        <span className="horus-Device-utilization">
-          <span className="horus-Device-utilization-name">{trans.__('Utilization')}</span>{' '}
-          {utilization === null ? (
-            <Unknown
-              why={
-                reading?.unknown['utilization'] ??
-                (reading === null ? trans.__('The device has not been looked at yet.') : undefined)
-              }
-            />
-          ) : (
-            <strong>{percent(utilization)}</strong>
-          )}
-        </span>
       </header>
       {reading?.health === 'lost' && (
         <Note tone="warning" title={trans.__('This device does not answer.')}>
           {trans.__('Nothing new is put on it; who is on it keeps the place until it is back.')}
         </Note>
       )}
-      <Sparkline points={props.points} />
+      <div>
+        <div className="horus-Row">
+          <span>{trans.__('Utilization')}</span>
+          <span>
+            {utilization === null ? (
+              <Unknown
+                why={
+                  whyUnknown(reading, 'utilization', 'device') ??
+                  (reading === null
+                    ? trans.__('The device has not been looked at yet.')
+                    : undefined)
+                }
+              />
+            ) : (
+              <strong>{percent(utilization)}</strong>
+            )}
+          </span>
+        </div>
+        <Sparkline points={props.points} />
+      </div>
       <MemoryBar state={props.state} colours={props.colours} />
       {residents.length === 0 ? (
         <p className="horus-Quiet">{trans.__('Nobody holds a slot here.')}</p>
@@ -71,6 +77,7 @@ export function DeviceCard(props: {
             <ResidentRow
               key={resident.job_id}
               resident={resident}
+              unknownMemory={whyUnknown(reading, 'processes', 'memory_used_bytes')}
               job={props.jobs.get(resident.job_id)}
               colour={props.colours.get(resident.job_id)}
             />
@@ -83,6 +90,8 @@ export function DeviceCard(props: {
 
 function ResidentRow(props: {
   readonly resident: Resident;
+  /** Why the device does not tell what each process uses. */
+  readonly unknownMemory: string | undefined;
   readonly job: Job | undefined;
   readonly colour: number | undefined;
 }): React.JSX.Element {
@@ -107,12 +116,21 @@ function ResidentRow(props: {
       <dl className="horus-Figures">
         <Figure
           name={trans.__('Memory')}
-          detail={trans.__('of %1 reserved', bytes(resident.reserved_bytes))}
+          detail={trans.__('of %1', bytes(resident.reserved_bytes))}
           tone={over ? 'warning' : 'plain'}
-          title={over ? trans.__('It uses more than it reserved.') : undefined}
+          title={
+            over
+              ? trans.__('It uses more than it reserved.')
+              : trans.__('In use, of what is reserved for it')
+          }
         >
           {resident.measured_bytes === null ? (
-            <Unknown why={trans.__('The device does not say what this job’s processes use.')} />
+            <Unknown
+              why={
+                props.unknownMemory ??
+                trans.__('The device does not say what this job’s processes use.')
+              }
+            />
           ) : (
             bytes(resident.measured_bytes)
           )}
@@ -147,7 +165,8 @@ function ResidentRow(props: {
             times(resident.measured_slowdown)
           ) : resident.slowdown !== null ? (
             <span className="horus-Predicted">
-              {trans.__('%1 predicted', times(resident.slowdown.p50))}
+              {trans.__('~%1', times(resident.slowdown.p50))}
+              <span className="horus-Hidden">{trans.__('predicted')}</span>
             </span>
           ) : (
             <Unknown why={trans.__('It was neither predicted nor measured.')} />

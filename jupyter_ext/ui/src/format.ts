@@ -18,10 +18,13 @@ function compact(value: number): string {
   return String(Number(value.toFixed(digits)));
 }
 
-/** `12.5 GiB`, `820 MiB`, `0 MiB`. */
+/** `12.5 GiB`, `820 MiB`, `0`. */
 export function bytes(value: number | null | undefined): string {
   if (value === null || value === undefined) {
     return UNKNOWN;
+  }
+  if (value === 0) {
+    return '0';
   }
   return value >= GIB ? `${compact(value / GIB)} GiB` : `${compact(value / MIB)} MiB`;
 }
@@ -74,11 +77,12 @@ export function duration(seconds: number | null | undefined): string {
   if (whole < MINUTE) {
     return `${whole} s`;
   }
-  if (whole < HOUR) {
-    return `${Math.round(whole / MINUTE)} min`;
+  const minutes = Math.round(whole / MINUTE);
+  if (minutes < 60) {
+    return `${minutes} min`;
   }
-  if (whole < DAY) {
-    return withRest(Math.floor(whole / HOUR), 'h', Math.floor((whole % HOUR) / MINUTE), 'min');
+  if (minutes < DAY / MINUTE) {
+    return withRest(Math.floor(minutes / 60), 'h', minutes % 60, 'min');
   }
   return withRest(Math.floor(whole / DAY), 'd', Math.floor((whole % DAY) / HOUR), 'h');
 }
@@ -122,6 +126,17 @@ export function moment(at: number, now: number): string {
   return today
     ? time
     : `${when.toLocaleDateString(undefined, { month: 'short', day: 'numeric' })}, ${time}`;
+}
+
+/**
+ * The broker's reason without what stands beside it anyway: `waits: …; expected in 9 min` reads
+ * as a sentence of its own. Any other text stays as it is.
+ */
+export function reasonText(sentence: string): string {
+  const text = sentence.replace(/^waits: /, '').replace(/; expected in [^;]*$/, '');
+  return text === ''
+    ? ''
+    : text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? '' : '.');
 }
 
 /** The last part of a path: what people call a notebook. */

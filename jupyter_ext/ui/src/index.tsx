@@ -3,6 +3,7 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ILayoutRestorer } from '@jupyterlab/application';
 import { Dialog, ICommandPalette, Notification, showDialog } from '@jupyterlab/apputils';
+import { PageConfig } from '@jupyterlab/coreutils';
 import type { ISettingRegistry as Settings } from '@jupyterlab/settingregistry';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
@@ -46,6 +47,7 @@ function activate(
   const settings = app.serviceManager.serverSettings;
   const store = new BrokerStore({
     api: new ServerApi(settings),
+    owner: PageConfig.getOption('horusOwner') || null,
     openSocket: url => new settings.WebSocket(url),
     isVisible: () => document.visibilityState === 'visible'
   });

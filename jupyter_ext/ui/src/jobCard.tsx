@@ -117,6 +117,8 @@ export function JobCard(props: {
       <div className="horus-Comparisons">
         <Comparison
           name={trans.__('Memory')}
+          started={!waits}
+          basis={prediction?.basis ?? null}
           predicted={prediction?.memory_bytes ?? null}
           measured={job.measured.memory_peak_bytes}
           write={bytes}
@@ -124,6 +126,8 @@ export function JobCard(props: {
         />
         <Comparison
           name={trans.__('Load')}
+          started={!waits}
+          basis={prediction?.basis ?? null}
           predicted={prediction?.utilization ?? null}
           measured={job.measured.utilization_alone ?? job.measured.utilization}
           write={percent}

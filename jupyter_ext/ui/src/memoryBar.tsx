@@ -7,7 +7,7 @@ import { bytes } from './format';
 import { memoryShares } from './memory';
 import type { DeviceState } from './records';
 import { COLOURS } from './state';
-import { Unknown } from './value';
+import { Unknown, whyUnknown } from './value';
 
 /** The class that gives a resident its colour. */
 export function colourClass(colour: number | undefined): string {
@@ -34,11 +34,15 @@ export function MemoryBar(props: {
   const width = (fraction: number) => ({ width: `${(fraction * 100).toFixed(3)}%` });
   return (
     <div className="horus-Memory">
-      <div className="horus-Memory-title">
+      <div className="horus-Row">
         <span>{trans.__('Memory')}</span>
-        <span className="horus-Memory-sum">
-          {used === null ? <Unknown why={reading?.unknown['memory_used_bytes']} /> : bytes(used)}{' '}
-          {trans.__('used of %1', bytes(device.capacity_bytes))}
+        <span>
+          {used === null ? (
+            <Unknown why={whyUnknown(reading, 'memory_used_bytes', 'memory', 'device')} />
+          ) : (
+            <strong>{bytes(used)}</strong>
+          )}{' '}
+          {trans.__('of %1', bytes(device.capacity_bytes))}
         </span>
       </div>
       <div className="horus-Memory-bar" role="img" aria-label={spoken}>
@@ -88,7 +92,7 @@ export function MemoryBar(props: {
           {trans.__('Unmanaged')}{' '}
           {unmanaged === null ? (
             <Unknown
-              why={reading?.unknown['unmanaged_bytes'] ?? reading?.unknown['memory_used_bytes']}
+              why={whyUnknown(reading, 'processes', 'memory_used_bytes', 'memory', 'device')}
             />
           ) : (
             bytes(unmanaged)

@@ -45,26 +45,6 @@ export function Panel(props: {
       {(state.health?.notices ?? []).map(notice => (
         <Note key={notice} title={notice} />
       ))}
-      <Section title={trans.__('My jobs')} count={mine.length}>
-        {mine.length === 0 ? (
-          <Note title={trans.__('No job of yours waits or runs.')}>
-            {trans.__(
-              'Give the Trainer a HorusCallback(), wrap a loop in horus_lab.slot(), or put %%horus run above a cell.'
-            )}
-          </Note>
-        ) : (
-          <ul className="horus-Cards" aria-label={trans.__('My jobs')}>
-            {mine.map(job => (
-              <JobCard
-                key={job.id}
-                job={job}
-                now={now}
-                deviceName={uuid => names.get(uuid) ?? uuid}
-              />
-            ))}
-          </ul>
-        )}
-      </Section>
       <Section title={trans.__('Devices')} count={devices.length}>
         {cpuAlone && (
           <p className="horus-Quiet">
@@ -91,6 +71,26 @@ export function Panel(props: {
       </Section>
       <Section title={trans.__('Queue')} count={waiting.length}>
         <QueueList queue={waiting} isMine={job => isMine(state, job.owner)} now={now} />
+      </Section>
+      <Section title={trans.__('My jobs')} count={mine.length}>
+        {mine.length === 0 ? (
+          <Note title={trans.__('No job of yours waits or runs.')}>
+            {trans.__(
+              'Give the Trainer a HorusCallback(), wrap a loop in horus_lab.slot(), or put %%horus run above a cell.'
+            )}
+          </Note>
+        ) : (
+          <ul className="horus-Cards" aria-label={trans.__('My jobs')}>
+            {mine.map(job => (
+              <JobCard
+                key={job.id}
+                job={job}
+                now={now}
+                deviceName={uuid => names.get(uuid) ?? uuid}
+              />
+            ))}
+          </ul>
+        )}
       </Section>
       <Section title={trans.__('Recent runs')} open={false}>
         <HistoryList history={state.history} now={now} />

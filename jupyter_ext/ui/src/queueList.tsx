@@ -4,7 +4,7 @@ import * as React from 'react';
 
 import { useWords } from './context';
 import { Whose } from './deviceCard';
-import { duration, durationBetween } from './format';
+import { duration, durationBetween, reasonText } from './format';
 import { waited } from './progress';
 import type { Job } from './records';
 import { Badge, Note } from './section';
@@ -63,17 +63,20 @@ function QueueRow(props: {
           {constraints.priority !== 0 && (
             <Badge text={trans.__('priority %1', constraints.priority)} />
           )}
-          <Whose owner={job.owner} notebook={job.request.notebook} />
         </div>
         <WaitSentence job={job} />
         <p className="horus-Quiet">
-          {trans.__('Waited %1', duration(waited(job, props.now)))}
+          <Whose owner={job.owner} notebook={job.request.notebook} />
           {' · '}
-          {trans.__('expected in')}{' '}
+          {trans.__('waited %1', duration(waited(job, props.now)))}
+          {' · '}
           {expected === null ? (
-            <Unknown why={trans.__('Nobody can say when the neighbours will end.')} />
+            <>
+              {trans.__('expected:')}{' '}
+              <Unknown why={trans.__('Nobody can say when the neighbours will end.')} />
+            </>
           ) : (
-            durationBetween(expected)
+            trans.__('expected in %1', durationBetween(expected))
           )}
         </p>
       </div>
@@ -87,7 +90,9 @@ export function WaitSentence(props: { readonly job: Job }): React.JSX.Element {
   const { reason } = props.job;
   return (
     <p className="horus-Sentence">
-      {reason?.sentence || trans.__('The reason comes with the next look at the queue.')}
+      {reason !== null && reason.sentence !== ''
+        ? reasonText(reason.sentence)
+        : trans.__('The reason comes with the next look at the queue.')}
     </p>
   );
 }

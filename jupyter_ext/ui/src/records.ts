@@ -193,12 +193,6 @@ export interface HealthReport {
   readonly store: string;
 }
 
-/** Who asks, as the broker proved it. */
-export interface CallerReport {
-  readonly owner: string;
-  readonly admin: boolean;
-}
-
 /** One message of the event stream; `sequence` only grows. */
 export interface BrokerEvent {
   readonly sequence: number;

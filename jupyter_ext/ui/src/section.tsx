@@ -51,7 +51,7 @@ export function Chevron(props: { readonly open: boolean }): React.JSX.Element {
 /** A short word beside a name. */
 export function Badge(props: {
   readonly text: string;
-  readonly title?: string;
+  readonly title?: string | undefined;
   readonly tone?: 'plain' | 'strong' | 'warning';
 }): React.JSX.Element {
   return (

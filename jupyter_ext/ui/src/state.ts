@@ -36,7 +36,7 @@ export interface BrokerState {
   readonly colours: ReadonlyMap<string, number>;
   readonly history: History | null;
   readonly health: HealthReport | null;
-  /** Whose page this is; `null` where the broker does not say. */
+  /** Whose page this is; `null` where the server does not say: it then has one owner, me. */
   readonly owner: string | null;
 }
 

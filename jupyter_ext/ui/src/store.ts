@@ -14,6 +14,8 @@ import { INITIAL_STATE, apply, isMine } from './state';
 export interface StoreOptions {
   readonly api: BrokerApi;
   readonly openSocket: (url: string) => Socket;
+  /** Whose page this is; `null` where the server does not say: then every job counts as mine. */
+  readonly owner?: string | null;
   /** Whether the page can be seen. */
   readonly isVisible: () => boolean;
   /** When to tell listeners of a change; several changes before then are told as one. */
@@ -28,7 +30,7 @@ const LINGER_MS = 5_000;
 const HISTORY_LENGTH = 50;
 
 export class BrokerStore {
-  private current: BrokerState = INITIAL_STATE;
+  private current: BrokerState;
   private readonly listeners = new Set<() => void>();
   private readonly jobListeners = new Set<JobListener>();
   private readonly feed: EventFeed;
@@ -39,6 +41,7 @@ export class BrokerStore {
   private linger: ReturnType<typeof setTimeout> | null = null;
 
   constructor(private readonly options: StoreOptions) {
+    this.current = { ...INITIAL_STATE, owner: options.owner ?? null };
     this.schedule = options.schedule ?? (action => setTimeout(action, 40));
     this.feed = new EventFeed({
       api: options.api,
@@ -142,14 +145,11 @@ export class BrokerStore {
 
   /** What the stream does not tell. Without it the interface shows less, and nothing wrong. */
   private async loadAbout(): Promise<void> {
-    const [health, me] = await Promise.allSettled([
-      this.options.api.health(),
-      this.options.api.me()
-    ]);
-    this.change({
-      health: health.status === 'fulfilled' ? health.value : null,
-      owner: me.status === 'fulfilled' ? me.value.owner : null
-    });
+    try {
+      this.change({ health: await this.options.api.health() });
+    } catch {
+      this.change({ health: null });
+    }
   }
 
   private receive(event: BrokerEvent): void {

@@ -3,6 +3,7 @@
 import * as React from 'react';
 
 import { useWords } from './context';
+import type { DeviceReading } from './records';
 
 /** “unknown”, with the reason for whoever points at it or reads it aloud. */
 export function Unknown(props: { readonly why?: string | undefined }): React.JSX.Element {
@@ -14,6 +15,14 @@ export function Unknown(props: { readonly why?: string | undefined }): React.JSX
       <span className="horus-Hidden">{` (${why})`}</span>
     </span>
   );
+}
+
+/** Why a value is missing from a reading, under the first of these names that it tells of. */
+export function whyUnknown(
+  reading: DeviceReading | null,
+  ...names: readonly string[]
+): string | undefined {
+  return names.map(name => reading?.unknown[name]).find(why => why !== undefined);
 }
 
 /** A small named number; `detail` stands beneath it. */
