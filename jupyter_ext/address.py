@@ -86,6 +86,12 @@ class Publication:
             self._ours[WAIT_POLICY_VARIABLE] = "PASSIVE"
             self._environ[WAIT_POLICY_VARIABLE] = "PASSIVE"
 
+    def let_waiting_threads_spin(self) -> None:
+        """Where trainings have devices of their own: OpenMP decides as it usually does."""
+        if self._ours.pop(WAIT_POLICY_VARIABLE, None) is not None:
+            self._earlier.pop(WAIT_POLICY_VARIABLE)
+            self._environ.pop(WAIT_POLICY_VARIABLE, None)
+
     def withdraw(self) -> None:
         """Put back what was there, unless somebody else has published since."""
         for name, earlier in self._earlier.items():

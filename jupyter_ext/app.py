@@ -81,6 +81,8 @@ class HorusLab(ExtensionApp):
             self.wiring.failed(_DISABLED, hint="Set c.HorusLab.enabled = True to use it.")
             return
         self._publication.publish(listening(serverapp), self.wiring.access.capability)
+        # Kernels may start before the devices are known; sleeping is the harmless choice.
+        self._publication.let_waiting_threads_sleep()
         self._starting = asyncio.create_task(self._start_broker())
 
     async def _start_broker(self) -> None:
@@ -98,8 +100,8 @@ class HorusLab(ExtensionApp):
         else:
             self._backend = backend
             report = await backend.health()
-            if report.probe in _ON_THE_CPU:
-                self._publication.let_waiting_threads_sleep()
+            if report.probe not in _ON_THE_CPU:
+                self._publication.let_waiting_threads_spin()
             self.wiring.ready(backend)
             self.log.info(
                 "Horus Lab %s: %d device(s) through %s",

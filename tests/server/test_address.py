@@ -73,6 +73,9 @@ def test_on_a_shared_cpu_kernels_threads_sleep_while_they_wait() -> None:
     publication.publish(Listening(ip="127.0.0.1", port=1, base_url="/"), "secret")
     publication.let_waiting_threads_sleep()
     assert environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    publication.let_waiting_threads_spin()
+    assert "OMP_WAIT_POLICY" not in environ
+    publication.let_waiting_threads_sleep()
     publication.withdraw()
     assert environ == {}
 
