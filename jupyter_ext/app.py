@@ -81,6 +81,9 @@ class HorusLab(ExtensionApp):
             self.wiring.failed(_DISABLED, hint="Set c.HorusLab.enabled = True to use it.")
             return
         self._publication.publish(listening(serverapp), self.wiring.access.capability)
+        # The sidebar tells the jobs of the person it is served to from others'.
+        page_config = serverapp.web_app.settings.setdefault("page_config_data", {})
+        page_config["horusOwner"] = self.wiring.access.owner
         # Kernels may start before the devices are known; sleeping is the harmless choice.
         self._publication.let_waiting_threads_sleep()
         self._starting = asyncio.create_task(self._start_broker())

@@ -207,6 +207,8 @@ def launches_of(operator: Any, arguments: Sequence[Any]) -> int:
 def flops_of(operator: Any, arguments: Sequence[Any], named: dict[str, Any], result: Any) -> float:
     """FLOPs of one call, from the shapes."""
     packet = operator._overloadpacket
+    if packet is torch.ops.aten.convolution_backward:
+        return _convolution_backward(*arguments)
     if packet in flop_registry:
         formula: Any = flop_registry[packet]
         return float(formula(*arguments, **named, out_val=result))
@@ -251,6 +253,28 @@ def tensors(nest: Any) -> list[torch.Tensor]:
 
 def _largest(arguments: Sequence[Any]) -> int:
     return max((tensor.numel() for tensor in tensors(arguments)), default=0)
+
+
+def _convolution_backward(
+    gradient: torch.Tensor,
+    inputs: torch.Tensor,
+    weight: torch.Tensor,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    *rest: Any,
+) -> float:
+    """The forward pass's cost for each of the two gradients asked for.
+
+    torch's own formula counts a grouped convolution's weight gradient as if it had no groups.
+    """
+    del bias_sizes, stride, padding, dilation
+    positions = inputs.numel() if transposed else gradient.numel()
+    forward = 2.0 * positions * float(math.prod(weight.shape[1:]))
+    _, _, wanted = rest
+    return forward * (bool(wanted[0]) + bool(wanted[1]))
 
 
 def _product(name: str, arguments: Sequence[Any]) -> float:

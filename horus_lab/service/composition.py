@@ -40,7 +40,7 @@ def build_service(settings: ServiceSettings) -> BrokerService:
             predictor=predictor,
             policy=policy,
             interference=interference,
-            notices=notices,
+            notices=(*notices, *predictor.notices),
         ),
         settings,
     )

@@ -52,6 +52,19 @@ def test_a_convolution_costs_its_window_for_each_output_element() -> None:
     assert cost(features, OperationClass.CONVOLUTION, Phase.FORWARD) == (1, 2 * 5 * 36 * 27 * 2.0)
 
 
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_a_grouped_convolutions_backward_pass_costs_its_forward_pass_for_each_gradient(
+    groups: int,
+) -> None:
+    layers = nn.Sequential(nn.Conv2d(8, 8, 1, bias=False), nn.Conv2d(8, 8, 3, groups=groups))
+    features = capture(layers, torch.zeros(2, 8, 9, 9), optimizer=torch.optim.SGD)
+    first = 2 * 2 * 8 * 81 * 8
+    second = 2 * 2 * 8 * 49 * (8 // groups) * 9
+    assert cost(features, OperationClass.CONVOLUTION, Phase.FORWARD) == (2, first + second)
+    # The first layer's input needs no gradient.
+    assert cost(features, OperationClass.CONVOLUTION, Phase.BACKWARD) == (2, first + 2 * second)
+
+
 def test_attention_costs_its_two_products() -> None:
     def attend(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(x, x, x)
@@ -117,8 +130,8 @@ def models() -> list[tuple[str, nn.Module, torch.Tensor]]:
             torch.randn(5, 8),
         ),
         ("convolutions", nn.Sequential(block, nn.Linear(8 * 16, 3)), torch.randn(2, 3, 8, 8)),
-        ("grouped", nn.Conv2d(8, 16, 3, groups=4, stride=2), torch.randn(2, 8, 9, 9)),
-        ("depthwise", nn.Conv2d(8, 8, 3, groups=8), torch.randn(2, 8, 9, 9)),
+        ("strided", nn.Conv2d(8, 16, 3, stride=2), torch.randn(2, 8, 9, 9)),
+        ("dilated", nn.Conv2d(8, 8, 3, dilation=2), torch.randn(2, 8, 9, 9)),
         ("transposed", nn.ConvTranspose2d(4, 6, 4, 2, 1), torch.randn(2, 4, 5, 5)),
         ("one dimension", nn.Conv1d(4, 6, 5), torch.randn(2, 4, 20)),
         ("three dimensions", nn.Conv3d(2, 4, 3), torch.randn(1, 2, 6, 6, 6)),

@@ -89,3 +89,18 @@ def test_a_cpu_is_measured_with_rates_that_a_cpu_can_have() -> None:
 def test_a_cpu_without_cores_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one core"):
         measure_cpu(0, GIB)
+
+
+def test_one_slip_of_the_clock_does_not_make_a_fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from horus_lab.predict import cpu_spec
+
+    # Each call takes 10 ms; one reading says a nanosecond.
+    now = [0.0]
+    steps = iter([0.01, 1e-9, *[0.01] * 1000])
+
+    monkeypatch.setattr(cpu_spec.time, "perf_counter", lambda: now[0])
+
+    def work() -> None:
+        now[0] += next(steps)
+
+    assert cpu_spec._best(work) == pytest.approx(0.01)
