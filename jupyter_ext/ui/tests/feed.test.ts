@@ -1,8 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import type { BrokerApi } from '../src/api';
 import { ApiError } from '../src/api';
-import type { Socket } from '../src/feed';
 import type { Job } from '../src/records';
 import { BrokerStore } from '../src/store';
 import { deviceState, event, job, waiting } from './records';
@@ -38,11 +36,11 @@ function scene() {
     eventsUrl: (after: number | null) => `ws://lab/events?after=${String(after)}`
   };
   const store = new BrokerStore({
-    api: api as unknown as BrokerApi,
+    api: api,
     openSocket: url => {
       const socket = new FakeSocket(url);
       sockets.push(socket);
-      return socket as unknown as Socket;
+      return socket;
     },
     isVisible: () => page.visible,
     schedule: action => action()

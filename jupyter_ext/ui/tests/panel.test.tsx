@@ -146,7 +146,7 @@ describe('the queue', () => {
 
 describe('a job of mine', () => {
   it('can be cancelled; a refusal is told beside it', async () => {
-    const cancel = vi.fn((_: Job) => Promise.reject(new Error('The store is locked.')));
+    const cancel = vi.fn((_job: Job) => Promise.reject(new Error('The store is locked.')));
     show(live(), actions({ cancel }));
     await userEvent.click(screen.getByRole('button', { name: 'Cancel Tokens' }));
     expect(cancel.mock.calls[0]?.[0].id).toBe('job-1');

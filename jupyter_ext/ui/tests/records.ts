@@ -1,6 +1,14 @@
 /** Records with sensible values; name what matters to the test, leave the rest. */
 
-import type { BrokerEvent, Device, DeviceState, Interval, Job, Resident } from '../src/records';
+import type {
+  BrokerEvent,
+  Device,
+  DeviceReading,
+  DeviceState,
+  Interval,
+  Job,
+  Resident
+} from '../src/records';
 
 export const GIB = 2 ** 30;
 
@@ -40,18 +48,23 @@ export function resident(changes: Partial<Resident> = {}): Resident {
   };
 }
 
+export function reading(changes: Partial<DeviceReading> = {}): DeviceReading {
+  return {
+    uuid: 'GPU-a',
+    read_at: 1000,
+    health: 'ok',
+    utilization: 0.57,
+    memory_utilization: 0.2,
+    memory_used_bytes: 18 * GIB,
+    unknown: {},
+    ...changes
+  };
+}
+
 export function deviceState(changes: Partial<DeviceState> = {}): DeviceState {
   return {
     device: device(),
-    reading: {
-      uuid: 'GPU-a',
-      read_at: 1000,
-      health: 'ok',
-      utilization: 0.57,
-      memory_utilization: 0.2,
-      memory_used_bytes: 18 * GIB,
-      unknown: {}
-    },
+    reading: reading(),
     reserved_bytes: 20 * GIB,
     unmanaged_bytes: 3 * GIB,
     residents: [resident()],

@@ -5,7 +5,17 @@ import { predictionOf, ran, secondsLeft, waited } from '../src/progress';
 import { runs } from '../src/sparkline';
 import type { BrokerState } from '../src/state';
 import { INITIAL_STATE, USE_SECONDS, apply, myJobs, queue, withoutGpu } from '../src/state';
-import { GIB, device, deviceState, event, interval, job, resident, waiting } from './records';
+import {
+  GIB,
+  device,
+  deviceState,
+  event,
+  interval,
+  job,
+  reading,
+  resident,
+  waiting
+} from './records';
 
 function after(...events: Parameters<typeof apply>[1][]): BrokerState {
   return events.reduce((state, each) => apply(state, each, each.at), INITIAL_STATE);
@@ -65,9 +75,7 @@ describe('the utilization of a device', () => {
       at,
       devices: [
         deviceState({
-          reading: { ...deviceState().reading, read_at: at, utilization } as NonNullable<
-            ReturnType<typeof deviceState>['reading']
-          >
+          reading: reading({ read_at: at, utilization })
         })
       ]
     });
@@ -199,18 +207,16 @@ it('a job waited until its grant and ran from its start', () => {
 });
 
 it('the prediction shown is the one for the device the job is on', () => {
-  const two = { ...job().predictions, 'GPU-b': { ...job().predictions['GPU-a'] } };
-  const other = { ...two['GPU-b'], utilization: interval(0.7, 0.8, 0.9) };
+  const alone = job().predictions['GPU-a'];
+  if (alone === undefined) {
+    throw new Error('the job has no prediction');
+  }
+  const other = { ...alone, utilization: interval(0.7, 0.8, 0.9) };
+  const slot = { device_uuid: 'GPU-b', reserved_bytes: 1, utilization: null, slowdown: null };
   const found = predictionOf(
     job({
-      predictions: { 'GPU-a': two['GPU-a'], 'GPU-b': other } as ReturnType<
-        typeof job
-      >['predictions'],
-      lease: {
-        fence: 1,
-        granted_at: 1,
-        slots: [{ device_uuid: 'GPU-b', reserved_bytes: 1, utilization: null, slowdown: null }]
-      }
+      predictions: { 'GPU-a': alone, 'GPU-b': other },
+      lease: { fence: 1, granted_at: 1, slots: [slot] }
     })
   );
   expect(found?.utilization?.p50).toBe(0.8);
