@@ -14,7 +14,7 @@ DEVICES ?= auto
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-UI_SOURCES := $(shell find jupyter_ext/ui -type f 2>/dev/null) package.json yarn.lock
+UI_SOURCES := $(shell find jupyter_ext/ui jupyter_ext/config -type f 2>/dev/null) package.json yarn.lock
 
 .PHONY: lab demo test lint unit browser packaging build screenshots clean
 
@@ -29,18 +29,19 @@ test: lint unit packaging browser
 
 build: $(VENV)/.built
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.tools:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	@echo "Installing torch ($(TORCH)); on a machine without a GPU, TORCH_INDEX=... takes the CPU build."
+	@echo "Installing $(TORCH). On a machine without a GPU, TORCH_INDEX=... takes a CPU build."
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(PIP) jupyterlab hatchling hatch-nodejs-version hatch-jupyter-builder editables
-	HORUS_SKIP_UI=1 $(PIP) --no-build-isolation --editable ".[dev]"
+	$(PIP) jupyterlab hatchling hatch-jupyter-builder jupyter-builder editables
 	touch $@
 
-$(VENV)/.built: $(VENV)/.installed $(UI_SOURCES)
+# The installation copies the built sidebar to where JupyterLab looks for it.
+$(VENV)/.built: $(VENV)/.tools pyproject.toml $(UI_SOURCES)
 	$(BIN)/jlpm install --immutable
 	$(BIN)/jlpm build:prod
+	$(PIP) --no-build-isolation --editable ".[dev]"
 	touch $@
 
 lint: $(VENV)/.built
@@ -59,6 +60,9 @@ packaging: $(VENV)/.built
 
 browser: $(VENV)/.built
 	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+
+screenshots: $(VENV)/.built
+	$(BIN)/python -m tests.browser.screenshots docs/images
 
 clean:
 	rm -rf $(VENV) node_modules jupyter_ext/labextension lib dist .pytest_cache .mypy_cache .ruff_cache
