@@ -110,12 +110,23 @@ def demo(
     reference: Annotated[
         bool, typer.Option(help="Afterwards run each alone, to measure its slowdown.")
     ] = True,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the data, for a short demonstration.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Four notebooks train at once through one broker; prints what came out."""
     from horus_lab.demo import run_demo
 
-    sys.exit(run_demo(devices=devices, examples=examples, reference=reference, as_json=as_json))
+    sys.exit(
+        run_demo(
+            devices=devices,
+            examples=examples,
+            reference=reference,
+            as_json=as_json,
+            epochs=epochs,
+        )
+    )
 
 
 @app.command()

@@ -63,11 +63,13 @@ class Row(Struct, frozen=True, kw_only=True):
 class KernelRun:
     """One notebook in one real kernel, its cells run from the top in a thread of their own."""
 
-    def __init__(self, server: Server, path: Path, *, exclusive: bool) -> None:
+    def __init__(self, server: Server, path: Path, *, exclusive: bool, epochs: int | None) -> None:
         self.name = path.name
         self._server = server
         self._path = path
-        self._exclusive = exclusive
+        self._parameters = ["exclusive = True"] if exclusive else []
+        if epochs is not None:
+            self._parameters.append(f"epochs = {epochs}")
         self._thread = threading.Thread(target=self._run, name=f"demo-{path.stem}", daemon=True)
         self.error = ""
         self.printed: list[str] = []
@@ -110,8 +112,8 @@ class KernelRun:
             if cell["cell_type"] != "code":
                 continue
             yield "".join(cell["source"])
-            if "parameters" in cell["metadata"].get("tags", []) and self._exclusive:
-                yield "exclusive = True"
+            if "parameters" in cell["metadata"].get("tags", []):
+                yield from self._parameters
 
     def _cell(self, client: Any, source: str) -> bool:
         reply = client.execute_interactive(
@@ -223,7 +225,9 @@ class Server:
             self._process.wait()
 
 
-def run_demo(*, devices: str, examples: str, reference: bool, as_json: bool) -> int:
+def run_demo(
+    *, devices: str, examples: str, reference: bool, as_json: bool, epochs: int | None = None
+) -> int:
     """Run the demonstration. Returns the exit code: 0 if every notebook finished its training.
 
     Raises:
@@ -243,7 +247,10 @@ def run_demo(*, devices: str, examples: str, reference: bool, as_json: bool) -> 
             client = server.wait()
             shared = _phase(
                 client,
-                [KernelRun(server, root / name, exclusive=False) for name in NOTEBOOKS],
+                [
+                    KernelRun(server, root / name, exclusive=False, epochs=epochs)
+                    for name in NOTEBOOKS
+                ],
                 console,
                 "Four notebooks train at once",
             )
@@ -252,7 +259,7 @@ def run_demo(*, devices: str, examples: str, reference: bool, as_json: bool) -> 
                 for name in NOTEBOOKS:
                     _phase(
                         client,
-                        [KernelRun(server, root / name, exclusive=True)],
+                        [KernelRun(server, root / name, exclusive=True, epochs=epochs)],
                         console,
                         f"{name} runs alone, to know its speed without neighbours",
                     )

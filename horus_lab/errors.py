@@ -155,3 +155,7 @@ class ConfigurationError(HorusError):
 
     code = "configuration"
     status = 500
+
+
+OUT_OF_REACH = (BrokerUnavailable, StoreUnavailable, NotAuthenticated, UnknownJob)
+"""What says that there is no working broker for this caller: a training goes on without one."""

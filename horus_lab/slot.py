@@ -25,7 +25,7 @@ from horus_lab.client import (
     this_process,
 )
 from horus_lab.client.lease import Outcome
-from horus_lab.errors import BrokerUnavailable, HorusError, InvalidRequest
+from horus_lab.errors import OUT_OF_REACH, HorusError, InvalidRequest
 from horus_lab.notebook.display import WaitingDisplay
 from horus_lab.notebook.wording import parse_bytes, summary_text
 from horus_lab.records import (
@@ -71,9 +71,9 @@ class Slot:
             devices: dict[str, Device] = {s.device.uuid: s.device for s in states}
             self._names = {uuid: device.name for uuid, device in devices.items()}
             lease = acquire(client, self._make_request(), on_update=display.update)
-        except BrokerUnavailable as error:
+        except OUT_OF_REACH as error:
             warnings.warn(
-                f"Horus: no broker was found, so this block is not coordinated with others. "
+                f"Horus: there is no working broker, so this block is not coordinated with others. "
                 f"{error}",
                 stacklevel=2,
             )

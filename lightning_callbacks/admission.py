@@ -26,6 +26,7 @@ from horus_lab.client import (
 )
 from horus_lab.client.lease import Outcome
 from horus_lab.errors import (
+    OUT_OF_REACH,
     BrokerUnavailable,
     HorusError,
     JobCancelled,
@@ -213,7 +214,7 @@ class Admission:
         except JobCancelled as error:
             self._display.say(f"Horus: {error.message}")
             raise AdmissionCancelled(error.message, hint=error.hint) from None
-        except BrokerUnavailable as error:
+        except OUT_OF_REACH as error:
             _warn(f"the broker went away while this run waited, so it goes on alone. {error}")
             return None
         self._lease = lease

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from horus_lab.errors import CaptureFailed, InvalidRequest
+from horus_lab.errors import (
+    OUT_OF_REACH,
+    CaptureFailed,
+    HorusError,
+    InvalidRequest,
+    TooManyJobs,
+)
 from horus_lab.slot import slot
 from tests.callbacks.conftest import PaperBroker
 
@@ -63,12 +69,23 @@ def test_neither_a_model_nor_memory_is_refused_with_both_ways_shown() -> None:
         slot()
 
 
-def test_without_a_broker_the_block_runs_with_a_warning() -> None:
+@pytest.mark.parametrize("error", OUT_OF_REACH)
+def test_without_a_working_broker_the_block_runs_with_a_warning(error: type[HorusError]) -> None:
     broker = PaperBroker()
-    broker.down = True
+    broker.submit_error = error("This one does not answer.")
     with (
-        pytest.warns(UserWarning, match="no broker"),
+        pytest.warns(UserWarning, match="no working broker"),
         slot(memory=GIB, client=broker, quiet=True) as held,  # type: ignore[arg-type]
     ):
         held.step()
     assert held.device is None
+
+
+def test_a_refusal_that_protects_others_is_raised() -> None:
+    broker = PaperBroker()
+    broker.submit_error = TooManyJobs("Your queue is full.", hint="Cancel one.")
+    with (
+        pytest.raises(TooManyJobs),
+        slot(memory=GIB, client=broker, quiet=True),  # type: ignore[arg-type]
+    ):
+        pass

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from horus_lab.errors import BrokerUnavailable
+from horus_lab.errors import BrokerUnavailable, HorusError
 from horus_lab.records import (
     Device,
     DeviceKind,
@@ -59,6 +59,7 @@ class PaperBroker:
         self.on_poll: Callable[[], None] = lambda: None
         self.stop_running = False
         self.down = False
+        self.submit_error: HorusError | None = None
         self._devices = devices
         self._job: Job | None = None
 
@@ -71,6 +72,8 @@ class PaperBroker:
         )
 
     def submit(self, request: JobRequest) -> Job:
+        if self.submit_error is not None:
+            raise self.submit_error
         self.requests.append(request)
         self._job = Job(
             id=f"job-{len(self.requests)}",

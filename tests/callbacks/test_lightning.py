@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from horus_lab.errors import OUT_OF_REACH, HorusError, NeverFits
 from horus_lab.records import GraphFeatures
 from lightning_callbacks import AdmissionCancelled, HorusWarning
 from lightning_callbacks import callback as callback_module
@@ -165,6 +166,26 @@ def test_without_a_broker_there_is_one_warning_and_training_goes_on(
     assert len(ours) == 1
     assert "no broker" in str(ours[0].message)
     assert trainer.global_step == 12
+
+
+@pytest.mark.parametrize("error", OUT_OF_REACH)
+def test_a_broker_that_fails_at_the_request_does_not_stop_the_training(
+    pl: Any, tmp_path: Any, broker: PaperBroker, error: type[HorusError]
+) -> None:
+    broker.submit_error = error("It broke.")
+    trainer = trainer_for(pl, tmp_path, callback_for(pl, broker))
+    with pytest.warns(HorusWarning, match="It broke"):
+        trainer.fit(module_for(pl), loader())
+    assert trainer.global_step == 12
+
+
+def test_a_run_that_never_fits_is_refused_with_the_reason(
+    pl: Any, tmp_path: Any, broker: PaperBroker
+) -> None:
+    broker.submit_error = NeverFits("It needs 99 GiB.")
+    trainer = trainer_for(pl, tmp_path, callback_for(pl, broker))
+    with pytest.raises(NeverFits, match="99 GiB"):
+        trainer.fit(module_for(pl), loader())
 
 
 def test_an_interrupt_while_waiting_cancels_the_job_and_leaves_interrupts_working(
