@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.lab import Lab
 from tests.browser.page import open_browser, open_lab, open_panel
+
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 
 import horus_lab
 from horus_lab.records import encode
-from tests.browser.lab import Lab
+from tests.browser.lab import ROOT, Lab
 
 
 class Blocks(nn.Module):
@@ -72,18 +73,21 @@ def _capture(folder: Path, name: str, model: nn.Module, batch: Any) -> Path:
 def begin(lab: Lab) -> None:
     """Start the runs, one after the other, and wait until each has been asked for."""
     folder = lab.home
-    retina = _capture(folder, "retina", Blocks(96, 12), torch.zeros(64, 3, 96, 96))
+    for example in (ROOT / "examples").glob("*.ipynb"):
+        shutil.copy(example, folder)
+    retina = _capture(folder, "retina", Blocks(32, 4), torch.zeros(24, 3, 64, 64))
     tokens = _capture(folder, "tokens", Tokens(768, 12), torch.zeros(48, 384, dtype=torch.long))
-    series = _capture(folder, "series", Series(512), torch.zeros(128, 256, 64))
-    for options in (
-        {"name": "Retina segmentation", "features": retina, "rate": 3.1, "steps": 1900},
-        {"name": "Tokens", "features": tokens, "rate": 1.9, "steps": 2600},
-        {"name": "Load forecast", "features": series, "rate": 14.0, "steps": 9000},
-        {"name": "Tokens, wide", "gib": 74.0, "utilization": 0.9, "max_slowdown": 1.1},
-        {"name": "Benchmark", "gib": 40.0, "devices": 2, "exclusive": True},
-    ):
-        notebook = f"{str(options['name']).lower().replace(' ', '-').replace(',', '')}.ipynb"
+    series = _capture(folder, "series", Series(256), torch.zeros(32, 64, 64))
+    runs: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("Convolutions", "cnn.ipynb", {"features": retina, "rate": 41.0, "steps": 60_000}),
+        ("Tokens", "transformer.ipynb", {"features": tokens, "rate": 1.9, "steps": 900}),
+        ("Load forecast", "rnn.ipynb", {"features": series, "rate": 88.0, "steps": 42_000}),
+        ("Tabular", "mlp.ipynb", {"gib": 6.0, "utilization": 0.12, "rate": 150.0, "steps": 90_000}),
+        ("Tokens, wide", "transformer.ipynb", {"gib": 62.0, "utilization": 0.9}),
+        ("Benchmark", "cnn.ipynb", {"gib": 40.0, "devices": 2, "exclusive": True}),
+    )
+    for name, notebook, options in runs:
         before = len(lab.jobs())
-        lab.train(notebook=notebook, **options)  # type: ignore[arg-type]
+        lab.train(name, notebook=notebook, **options)
         while len(lab.jobs()) == before:
             time.sleep(0.1)

@@ -36,7 +36,7 @@ def main() -> None:
                         viewport={"width": width, "height": HEIGHT}, device_scale_factor=1
                     )
                     page = context.new_page()
-                    open_lab(page, lab.page_url)
+                    open_lab(page, lab.page_url.replace("/lab?", "/lab/tree/cnn.ipynb?"))
                     open_panel(page)
                     _resize(page, PANEL_WIDTHS[width])
                     time.sleep(SETTLE_SECONDS if width == WIDTHS[0] else 5.0)

@@ -131,9 +131,10 @@ def test_names_that_are_attacks_stay_text(panel: Page, lab: Lab, watched: Watche
 def test_the_palette_shows_the_panel(page: Page, lab: Lab) -> None:
     open_lab(page, lab.page_url)
     expect(page.locator("#horus-lab-panel")).to_be_hidden()
-    page.keyboard.press("Control+Shift+C")
-    page.keyboard.type("Show panel")
-    page.locator(".lm-CommandPalette-item", has_text="Show panel").first.click()
+    page.locator(".lm-MenuBar-item", has_text="View").click()
+    page.locator(".lm-Menu-item", has_text="Activate Command Palette").click()
+    page.locator("#modal-command-palette input").fill("horus show panel")
+    page.keyboard.press("Enter")
     expect(page.locator("#horus-lab-panel")).to_be_visible()
 
 

@@ -23,10 +23,13 @@ export function bytes(value: number | null | undefined): string {
   if (value === null || value === undefined) {
     return UNKNOWN;
   }
-  if (value === 0) {
-    return '0';
+  if (value >= GIB) {
+    return `${compact(value / GIB)} GiB`;
   }
-  return value >= GIB ? `${compact(value / GIB)} GiB` : `${compact(value / MIB)} MiB`;
+  if (value > 0 && value < MIB) {
+    return '< 1 MiB';
+  }
+  return value === 0 ? '0' : `${compact(value / MIB)} MiB`;
 }
 
 /** `9.1–12 GiB`: both ends in the larger end's unit. */

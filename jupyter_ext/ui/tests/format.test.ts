@@ -32,6 +32,7 @@ describe('sizes', () => {
     expect(bytes(GIB)).toBe('1 GiB');
     expect(bytes(820 * 2 ** 20)).toBe('820 MiB');
     expect(bytes(0)).toBe('0');
+    expect(bytes(4096)).toBe('< 1 MiB');
   });
 
   it('keep three digits', () => {
