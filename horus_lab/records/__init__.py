@@ -1,0 +1,141 @@
+"""Frozen records that every part speaks. The wire format is these records.
+
+Units stand in the names: bytes, seconds, FLOP/s; utilizations and fractions are 0-1; instants
+(`*_at`) are seconds since the Unix epoch as the broker's clock reads them. `None` in a field
+that could be measured or predicted means *unknown*: it is never read as zero.
+
+Records that come from outside (`JobRequest`, `PredictRequest`, `Heartbeat`, ...) refuse unknown
+fields, non-finite numbers and sizes past the bounds below.
+"""
+
+from __future__ import annotations
+
+from horus_lab.records.answers import (
+    BrokerEvent,
+    DeviceState,
+    ErrorReply,
+    Fit,
+    HealthReport,
+    History,
+    Observation,
+    PredictReply,
+    PredictRequest,
+    Resident,
+    TrackRecord,
+)
+from horus_lab.records.bounds import (
+    MAX_BYTES,
+    MAX_FLOPS,
+    MAX_SECONDS,
+    SCHEMA_VERSION,
+    Bytes,
+    Count,
+    Flops,
+    Fraction,
+    Identifier,
+    Interval,
+    LongText,
+    Seconds,
+    ShortText,
+)
+from horus_lab.records.devices import (
+    Device,
+    DeviceKind,
+    DeviceReading,
+    DeviceSpec,
+    DeviceUse,
+    Health,
+    ProcessIdentity,
+    ProcessReading,
+)
+from horus_lab.records.features import (
+    Basis,
+    CaptureMethod,
+    DeclaredNeeds,
+    GraphFeatures,
+    OperationClass,
+    OperationStatistics,
+    Phase,
+    Prediction,
+)
+from horus_lab.records.jobs import (
+    Confirm,
+    Constraints,
+    Heartbeat,
+    Job,
+    JobRequest,
+    JobState,
+    Lease,
+    Measurement,
+    Obstacle,
+    ObstacleKind,
+    Release,
+    Slot,
+    StoryEntry,
+    WaitReason,
+)
+from horus_lab.records.wire import (
+    decode,
+    encode,
+    to_builtins,
+)
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_FLOPS",
+    "MAX_SECONDS",
+    "SCHEMA_VERSION",
+    "Basis",
+    "BrokerEvent",
+    "Bytes",
+    "CaptureMethod",
+    "Confirm",
+    "Constraints",
+    "Count",
+    "DeclaredNeeds",
+    "Device",
+    "DeviceKind",
+    "DeviceReading",
+    "DeviceSpec",
+    "DeviceState",
+    "DeviceUse",
+    "ErrorReply",
+    "Fit",
+    "Flops",
+    "Fraction",
+    "GraphFeatures",
+    "Health",
+    "HealthReport",
+    "Heartbeat",
+    "History",
+    "Identifier",
+    "Interval",
+    "Job",
+    "JobRequest",
+    "JobState",
+    "Lease",
+    "LongText",
+    "Measurement",
+    "Observation",
+    "Obstacle",
+    "ObstacleKind",
+    "OperationClass",
+    "OperationStatistics",
+    "Phase",
+    "PredictReply",
+    "PredictRequest",
+    "Prediction",
+    "ProcessIdentity",
+    "ProcessReading",
+    "Release",
+    "Resident",
+    "Seconds",
+    "ShortText",
+    "Slot",
+    "StoryEntry",
+    "TrackRecord",
+    "WaitReason",
+    "decode",
+    "encode",
+    "to_builtins",
+]
