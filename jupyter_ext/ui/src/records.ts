@@ -1,5 +1,5 @@
 /**
- * The broker's records as they come over the wire: `horus_lab/records.py` in TypeScript.
+ * The broker's records as they come over the wire: `horus_lab.records` in TypeScript.
  *
  * Sizes are bytes, utilizations fractions from 0 to 1, instants seconds since the Unix epoch.
  * `null` means unknown and is never shown as zero. What the interface does not show is left out.
