@@ -85,7 +85,10 @@ def _table_widget(table: Table) -> Any:
     elif table.empty:
         parts.append(ipywidgets.Label(table.empty))
     if table.note:
-        parts.append(ipywidgets.Label(table.note))
+        parts += [
+            ipywidgets.Label(row, layout=ipywidgets.Layout(height="22px"))
+            for row in wording.rows_of(table.note)
+        ]
     return ipywidgets.VBox(parts)
 
 
@@ -109,16 +112,28 @@ class NotebookLine:
         import ipywidgets
 
         show: Any = IPython.display.display
-        self._label = ipywidgets.Label("", layout=ipywidgets.Layout(width="100%"))
+        self._make: Any = ipywidgets
+        self._box: Any = ipywidgets.VBox([])
         # A kernel sends display data whole; an id lets the text form follow the widget.
-        self._handle: Any = show(_line_bundle(self._label, ""), raw=True, display_id=True)
+        self._handle: Any = show(_line_bundle(self._box, ""), raw=True, display_id=True)
 
     def show(self, text: str) -> None:
-        self._label.value = text
+        rows = wording.rows_of(text)
+        labels = list(self._box.children)
+        for label, row in zip(labels, rows, strict=False):
+            label.value = row
+        if len(rows) != len(labels):
+            # A label shows one line and cuts the rest, so a long text has several.
+            added = [self._label(row) for row in rows[len(labels) :]]
+            self._box.children = (*labels[: len(rows)], *added)
 
     def close(self, text: str) -> None:
-        self._label.value = text
-        self._handle.update(_line_bundle(self._label, text), raw=True)
+        self.show(text)
+        self._handle.update(_line_bundle(self._box, text), raw=True)
+
+    def _label(self, text: str) -> Any:
+        layout = self._make.Layout(width="100%", height="22px", margin="0")
+        return self._make.Label(text, layout=layout)
 
 
 class PrintedLine:
@@ -139,8 +154,8 @@ class PrintedLine:
         self._write(text)
 
 
-def _line_bundle(label: Any, text: str) -> dict[str, Any]:
-    return {_TEXT: text, **_widget_bundle([label])}
+def _line_bundle(box: Any, text: str) -> dict[str, Any]:
+    return {_TEXT: text, **_widget_bundle([box])}
 
 
 def open_line() -> Line:

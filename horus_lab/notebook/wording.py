@@ -123,12 +123,23 @@ def waiting_text(job: Job, waited_seconds: float) -> str:
         return f"Horus: {job.request.name} is queued (waited {duration_text(waited_seconds)})"
     parts = [f"Horus: {job.request.name} waits, place {job.reason.position}"]
     if job.reason.sentence:
-        parts.append(job.reason.sentence)
+        parts.append(job.reason.sentence.removeprefix("waits: "))
     expected = job.reason.expected_seconds
     if expected is not None and "expected" not in job.reason.sentence:
         parts.append(f"expected in {duration_range(expected)}")
     parts.append(f"waited {duration_text(waited_seconds)}")
     return "; ".join(parts)
+
+
+def rows_of(text: str, width: int = 96) -> list[str]:
+    """A long line broken at its semicolons, for places that do not break lines themselves."""
+    rows: list[str] = []
+    for part in text.split("; "):
+        if rows and len(rows[-1]) + 2 + len(part) <= width:
+            rows[-1] = f"{rows[-1]}; {part}"
+        else:
+            rows.append(part)
+    return rows
 
 
 def parse_bytes(text: str) -> int:

@@ -55,6 +55,18 @@ def test_durations_are_read_in_the_unit_people_would_say(seconds: float | None, 
     assert wording.duration_text(seconds) == text
 
 
+def test_a_long_line_is_broken_at_its_semicolons_and_loses_nothing() -> None:
+    text = "Horus: net waits, place 2; CPU would slow b by 31 %; expected in 5 s; waited 3 s"
+    rows = wording.rows_of(text, width=40)
+    assert rows == [
+        "Horus: net waits, place 2",
+        "CPU would slow b by 31 %",
+        "expected in 5 s; waited 3 s",
+    ]
+    assert "; ".join(rows) == text
+    assert wording.rows_of("short") == ["short"]
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [("4GiB", 4 * 2**30), ("500MB", 500_000_000), ("4e9", 4_000_000_000), (" 1.5 kib ", 1536)],

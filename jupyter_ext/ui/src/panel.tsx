@@ -76,7 +76,8 @@ export function Panel(props: {
         {mine.length === 0 ? (
           <Note title={trans.__('No job of yours waits or runs.')}>
             {trans.__(
-              'Give the Trainer a HorusCallback(), wrap a loop in horus_lab.slot(), or put %%horus run above a cell.'
+              'Give the Trainer a HorusCallback(), wrap a loop in horus_lab.slot(), or put %1 above a cell.',
+              '%%horus run'
             )}
           </Note>
         ) : (
