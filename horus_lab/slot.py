@@ -70,7 +70,8 @@ class Slot:
             states = client.devices()
             devices: dict[str, Device] = {s.device.uuid: s.device for s in states}
             self._names = {uuid: device.name for uuid, device in devices.items()}
-            lease = acquire(client, self._make_request(), on_update=display.update)
+            with display:
+                lease = acquire(client, self._make_request(), on_update=display.update)
         except OUT_OF_REACH as error:
             warnings.warn(
                 f"Horus: there is no working broker, so this block is not coordinated with others. "

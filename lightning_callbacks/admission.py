@@ -207,7 +207,8 @@ class Admission:
         self, client: HorusClient, request: JobRequest, states: Sequence[DeviceState]
     ) -> str | None:
         try:
-            lease = acquire(client, request, on_update=self._display.update)
+            with self._display:
+                lease = acquire(client, request, on_update=self._display.update)
         except KeyboardInterrupt:
             self._display.say(f"Horus: {request.name} was cancelled while it waited.")
             raise AdmissionCancelled("The wait was interrupted and the job cancelled.") from None

@@ -9,6 +9,7 @@ button or the sidebar, and the line says so. Text is always set as text, never a
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -171,7 +172,11 @@ def open_line() -> Line:
 
 
 class WaitingDisplay:
-    """Shows a job from its submission to its grant; `update` fits `acquire(on_update=…)`."""
+    """Shows a job from its submission to its grant; `update` fits `acquire(on_update=…)`.
+
+    The broker tells of changes; between them a thread lets the clock in the line go on. Use it as
+    a context manager around the wait, so that the clock stops however the wait ends.
+    """
 
     def __init__(
         self,
@@ -179,23 +184,59 @@ class WaitingDisplay:
         line: Line | None = None,
         wall: Callable[[], float] = time.time,
         quiet: bool = False,
+        tick_seconds: float = 1.0,
     ) -> None:
         self._quiet = quiet
         self._line = line
         self._wall = wall
+        self._tick_seconds = tick_seconds
+        self._lock = threading.Lock()
+        self._waiting: Job | None = None
+        self._over = threading.Event()
+        self._clock: threading.Thread | None = None
+
+    def __enter__(self) -> WaitingDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_clock()
 
     def update(self, job: Job) -> None:
         """Show the job as it is now."""
         if self._quiet:
             return
+        with self._lock:
+            self._waiting = job if job.state is JobState.QUEUED else None
         if job.state is JobState.QUEUED:
+            self._show_waiting()
+            if self._clock is None and not self._over.is_set():
+                self._clock = threading.Thread(
+                    target=self._run_clock, name="horus-waiting-clock", daemon=True
+                )
+                self._clock.start()
+
+    def _show_waiting(self) -> None:
+        with self._lock:
+            job = self._waiting
+            if job is None:
+                return
             text = wording.waiting_text(job, max(0.0, self._wall() - job.submitted_at))
             self._opened().show(f"{text} (interrupt the kernel to cancel)")
+
+    def _run_clock(self) -> None:
+        while not self._over.wait(self._tick_seconds):
+            self._show_waiting()
+
+    def _stop_clock(self) -> None:
+        self._over.set()
+        with self._lock:
+            self._waiting = None
 
     def granted(self, job: Job, device_names: dict[str, str]) -> None:
         """Show where the job runs, next to how many, and after which wait."""
         if self._quiet or job.lease is None:
             return
+        self._stop_clock()
         slot = job.lease.slots[0]
         where = ", ".join(device_names.get(s.device_uuid, s.device_uuid) for s in job.lease.slots)
         waited = (job.granted_at or job.submitted_at) - job.submitted_at
@@ -216,6 +257,7 @@ class WaitingDisplay:
     def say(self, text: str) -> None:
         """Close the line with a sentence."""
         if not self._quiet:
+            self._stop_clock()
             self._opened().close(text)
 
     def _opened(self) -> Line:

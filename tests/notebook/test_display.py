@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import msgspec
@@ -44,7 +46,8 @@ def waiting(sentence: str = "waits: CPU is full; expected in 12–25 s") -> Job:
 
 def test_a_waiting_job_tells_place_reason_time_and_how_to_stop() -> None:
     line = Kept()
-    WaitingDisplay(line=line, wall=lambda: 107.0).update(waiting())
+    with WaitingDisplay(line=line, wall=lambda: 107.0) as shown:
+        shown.update(waiting())
     assert line.shown == [
         "Horus: net waits, place 2; CPU is full; expected in 12–25 s; waited 7 s "
         "(interrupt the kernel to cancel)"
@@ -66,6 +69,23 @@ def test_a_granted_job_tells_where_beside_how_many_and_after_which_wait() -> Non
         "Horus: net runs on GPU 0; 2.0 GiB reserved; beside 1 other, slowdown 1.06× expected; "
         "waited 14 s"
     ]
+
+
+def test_between_the_brokers_news_the_clock_in_the_line_goes_on_and_stops_with_the_wait() -> None:
+    line = Kept()
+    clock = iter(range(107, 10**6))
+    with WaitingDisplay(line=line, wall=lambda: next(clock), tick_seconds=0.01) as shown:
+        shown.update(waiting())
+        deadline = time.monotonic() + 10
+        while len(line.shown) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert "waited 7 s" in line.shown[0]
+    assert "waited 9 s" in line.shown[2]
+    for thread in threading.enumerate():
+        if thread.name == "horus-waiting-clock":
+            thread.join(5)
+            assert not thread.is_alive()
 
 
 def test_quiet_shows_nothing() -> None:
