@@ -88,7 +88,7 @@ def _table_widget(table: Table) -> Any:
     if table.note:
         parts += [
             ipywidgets.Label(row, layout=ipywidgets.Layout(height="22px"))
-            for row in wording.rows_of(table.note)
+            for row in table.note_lines()
         ]
     return ipywidgets.VBox(parts)
 

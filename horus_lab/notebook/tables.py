@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from horus_lab.notebook import wording
 from horus_lab.records import DeviceState, History, Job, JobState, PredictReply, StoryEntry
+
+_NOTE_WIDTH = 110
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -18,6 +21,14 @@ class Table(Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     empty: str = ""
+
+    def note_lines(self) -> list[str]:
+        """The note in lines that a notebook's output shows whole."""
+        return [
+            line
+            for paragraph in self.note.splitlines()
+            for line in textwrap.wrap(paragraph, _NOTE_WIDTH)
+        ]
 
     def text(self) -> str:
         """The table in plain text, columns aligned."""
@@ -32,8 +43,7 @@ class Table(Struct, frozen=True, kw_only=True):
             for row in (self.columns, *self.rows):
                 cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
                 lines.append(("  " + "  ".join(cells)).rstrip())
-        if self.note:
-            lines.append(f"  {self.note}")
+        lines += [f"  {line}" for line in self.note_lines()]
         return "\n".join(lines)
 
 
@@ -152,7 +162,7 @@ def predict_table(reply: PredictReply, names: dict[str, str]) -> Table:
         title="Prediction (nothing was queued)",
         columns=("device", "", "memory", "busy", "step", "slowdown", "neighbours", "basis"),
         rows=tuple(rows),
-        note=" ".join([note, *sentences, *explanations]),
+        note="\n".join([note, *sentences, *explanations]),
         empty="The broker has no device.",
     )
 

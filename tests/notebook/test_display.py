@@ -153,3 +153,12 @@ def test_in_a_notebook_a_table_is_a_widget_beside_its_text(
     table = Table(title="Jobs", columns=("a",), rows=(("1",),), note="one; two")
     bundle = Shown([table], None)._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "application/vnd.jupyter.widget-view+json"}
+
+
+def test_a_tables_note_is_wrapped_and_its_paragraphs_stay_apart() -> None:
+    table = Table(title="T", columns=(), rows=(), note="one\n" + "word " * 30, empty="nothing")
+    lines = table.note_lines()
+    assert lines[0] == "one"
+    assert all(len(line) <= 110 for line in lines)
+    assert " ".join(lines[1:]) == ("word " * 30).strip()
+    assert table.text().splitlines()[:3] == ["T", "  nothing", "  one"]
