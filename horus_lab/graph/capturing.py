@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from msgspec.structs import replace
@@ -11,8 +13,11 @@ from torch import nn
 
 from horus_lab.errors import CaptureFailed
 from horus_lab.graph import fakes
-from horus_lab.graph.lightning import is_lightning, lightning_driver
-from horus_lab.graph.step import Driver, FakeStep, plain_driver, run
+from horus_lab.graph.lazy import has_lazy, shaped_copy
+from horus_lab.graph.lightning import builders, is_lightning, lightning_driver
+from horus_lab.graph.plain import plain_driver
+from horus_lab.graph.representative import Representative
+from horus_lab.graph.step import Driver, FakeStep, run
 from horus_lab.graph.walk import walk
 from horus_lab.records import GraphFeatures, OperationStatistics, Phase
 
@@ -48,19 +53,29 @@ def capture_step(
     """
     _check(module, batch)
     notes = [] if optimizer is not None else ["No optimizer was given; Adam is assumed."]
-    driver = plain_driver(module, loss=loss, optimizer=optimizer, step=step)
 
     def forward_only(one: FakeStep) -> None:
         plain_driver(module, loss=_detached, optimizer=optimizer, step=None)(one)
 
+    whole = module
+    if isinstance(loss, nn.Module) and next(loss.parameters(), None) is not None:
+        # A loss with parameters of its own is trained too.
+        whole = nn.ModuleList([module, loss])
     return _chain(
-        module,
+        whole,
         batch,
-        [driver, forward_only],
+        lambda target: plain_driver(
+            target if whole is module else target[0],
+            loss=loss if whole is module else target[1],
+            optimizer=optimizer,
+            step=step,
+        ),
+        last=forward_only,
         precision=precision,
         notes=notes,
         time_limit_seconds=time_limit_seconds,
         micro_batches=1,
+        name=type(module).__name__,
     )
 
 
@@ -84,7 +99,8 @@ def capture_lightning(
     return _chain(
         module,
         batch,
-        [lightning_driver(module)],
+        lightning_driver,
+        builds=builders(module),
         precision=precision,
         notes=[],
         time_limit_seconds=time_limit_seconds,
@@ -115,39 +131,86 @@ def capture(
     )
 
 
+class _Attempt(NamedTuple):
+    """One way to drive a step: what is built before, and what conditions are answered with."""
+
+    build: Callable[[], None] | None
+    truth: bool
+
+
 def _chain(
     module: nn.Module,
     batch: Any,
-    drivers: list[Driver],
+    driver_of: Callable[[Any], Driver],
     *,
     precision: str,
     notes: list[str],
     time_limit_seconds: float,
     micro_batches: int,
+    builds: Sequence[Callable[[], None] | None] = (None,),
+    last: Driver | None = None,
+    name: str = "",
 ) -> GraphFeatures:
-    failure = ""
-    for driver in drivers:
+    """Try one method after the other, all within the time limit."""
+    deadline = time.monotonic() + time_limit_seconds
+    options: dict[str, Any] = {"precision": precision, "micro_batches": micro_batches}
+    name = name or type(module).__name__
+    failure, mismatch = "", None
+    forward: GraphFeatures | None = None
+    if has_lazy(module):
+        try:
+            module = shaped_copy(module, batch, driver_of, deadline=deadline)
+        except Exception as error:  # noqa: BLE001 - a copy runs the user's code, which may raise anything
+            return walk(module, batch, precision=precision, why=_failed(error))
+        notes = [*notes, "Lazy layers got their shapes on a copy."]
+        builds, last = (None,), None
+    attempts = [_Attempt(build, truth=True) for build in builds]
+    while attempts:
+        attempt = attempts.pop(0)
+        answers = Representative(truth=attempt.truth)
         try:
             features = run(
                 module,
                 batch,
-                driver,
-                precision=precision,
-                time_limit_seconds=time_limit_seconds,
-                micro_batches=micro_batches,
-                notes=[*notes, *([failure] if failure else [])],
+                driver_of(module),
+                deadline=deadline,
+                notes=notes,
+                representative=answers,
+                prepare=attempt.build,
+                **options,
             )
-        except Exception as error:
-            # The user's code runs here on stand-ins, and may raise anything.
-            if _is_mismatch(error):
-                raise CaptureFailed(
-                    f"The model does not take this batch: {_line(error)}.",
-                    hint="Pass a batch with the shapes and types that training uses.",
-                ) from error
-            failure = failure or f"The step on fake tensors failed: {_line(error)}."
-            continue
-        return features if _went_back(features) else _with_backward(features)
+        except Exception as error:  # noqa: BLE001 - the user's code runs on stand-ins, and may raise anything
+            failure = failure or _failed(error)
+            if not answers.guesses and _is_mismatch(error):
+                mismatch = error
+        else:
+            if _went_back(features) or not _trains(module):
+                return replace(features, module_name=name[:200])
+            forward = forward or features
+        if answers.conditions and attempt.truth:
+            # The data may well go the other way: `if not done: return None`.
+            attempts.insert(0, attempt._replace(truth=False))
+    if mismatch is not None and forward is None:
+        raise CaptureFailed(
+            f"The model does not take this batch: {_line(mismatch)}.",
+            hint="Pass a batch with the shapes and types that training uses.",
+        ) from mismatch
+    if forward is None and last is not None:
+        with contextlib.suppress(Exception):
+            forward = run(
+                module, batch, last, deadline=deadline, notes=[*notes, failure], **options
+            )
+    if forward is not None:
+        return _with_backward(replace(forward, module_name=name[:200]))
     return walk(module, batch, precision=precision, why=failure)
+
+
+def _failed(error: BaseException) -> str:
+    return f"The step on fake tensors failed: {_line(error)}."
+
+
+def _trains(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _check(module: Any, batch: Any) -> None:

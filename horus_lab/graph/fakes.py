@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from horus_lab.errors import CaptureFailed
+from horus_lab.graph.values import with_value
 
 _HALF = {"16-true": torch.float16, "bf16-true": torch.bfloat16}
 
@@ -77,7 +78,7 @@ def replace_attributes(module: nn.Module) -> list[torch.Tensor]:
 def batch_of(batch: Any, precision: str) -> Any:
     """The batch with stand-ins for its tensors; other values as they are."""
     dtype = _HALF.get(precision)
-    return mapped(batch, lambda tensor: like(tensor, dtype))
+    return mapped(batch, lambda tensor: with_value(like(tensor, dtype), tensor))
 
 
 def mapped(nest: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -105,6 +106,20 @@ def mapped(nest: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         }
         return dataclasses.replace(nest, **changed)
     return nest
+
+
+def tensors_in(nest: Any) -> list[torch.Tensor]:
+    """Every tensor in a nest, in order; a model's output too."""
+    found: list[torch.Tensor] = []
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    if hasattr(nest, "to_tuple"):
+        nest = nest.to_tuple()
+    mapped(nest, look)
+    return found
 
 
 def samples_in(batch: Any) -> int | None:

@@ -6,46 +6,81 @@ Trainer is answered without disturbing it.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from horus_lab.errors import CaptureFailed
-from horus_lab.graph.step import Driver, FakeStep
+from horus_lab.graph.step import Driver, FakeStep, needs_closure
+from horus_lab.graph.trainer_view import TrainerView
 
-_STEPS_FOR_SCHEDULERS = 10_000
+_PACKAGES = ("lightning.", "pytorch_lightning.")
 
 
 def lightning_driver(module: nn.Module) -> Driver:
     """Drive one training step as the Trainer would."""
 
     def drive(step: FakeStep) -> None:
-        attributes = vars(module)
-        trainer = attributes.get("_trainer")
-        if trainer is not None:
-            attributes["_trainer"] = _TrainerView(trainer)
+        view = _attach(module)
         module.train()
-        step.optimizers = _optimizers(module)
-        wrapped = [_Stepping(step, optimizer) for optimizer in step.optimizers]
-        for name in ("log", "log_dict", "print", "toggle_optimizer", "untoggle_optimizer"):
-            attributes[name] = _nothing
-        attributes["clip_gradients"] = _nothing
-        attributes["manual_backward"] = step.backward
-        attributes["optimizers"] = lambda use_pl_optimizer=True: _one_or_all(wrapped)  # noqa: ARG005
-        attributes["lr_schedulers"] = _Scheduler
-        output = module.training_step(*_arguments(module, step.batch))  # type: ignore[operator]
+        step.optimizers, schedulers = _configured(module.configure_optimizers())  # type: ignore[operator]
+        view.optimizers = [_Stepping(step, optimizer) for optimizer in step.optimizers]
+        _answer_harmlessly(module, step, view.optimizers, schedulers)
+
+        def there_and_back() -> torch.Tensor | None:
+            with step.forward():
+                loss = _loss(module.training_step(*_arguments(module, step.batch)))  # type: ignore[operator]
+            if loss is None or not loss.requires_grad:
+                return None
+            step.backward(loss)
+            return loss
+
+        hooks: Any = module
+        if hasattr(module, "on_after_batch_transfer"):
+            step.batch = hooks.on_after_batch_transfer(step.batch, 0)
         if not module.automatic_optimization:
-            return
-        loss = _loss(output)
-        if loss is None:
-            return
-        step.backward(loss)
-        for optimizer in step.optimizers:
-            step.step(optimizer)
+            with step.forward():
+                module.training_step(*_arguments(module, step.batch))  # type: ignore[operator]
+        elif any(needs_closure(optimizer) for optimizer in step.optimizers):
+            for optimizer in step.optimizers:
+                step.step(optimizer, there_and_back)
+        else:
+            # As in the Trainer, the loss and its graph live on while the optimizer steps.
+            loss = there_and_back()
+            for optimizer in step.optimizers if loss is not None else []:
+                step.step(optimizer)
 
     return drive
+
+
+def builders(module: nn.Module) -> list[Callable[[], None] | None]:
+    """What may have to run before the module is whole, the lightest first.
+
+    The Trainer calls `setup` and `configure_model` only after a callback has been asked. Both are
+    made to be called again; `setup` is left out as long as the step works without it.
+    """
+
+    def build() -> None:
+        _attach(module)
+        hooks: Any = module
+        hooks.configure_model()
+
+    def set_up_and_build() -> None:
+        _attach(module)
+        hooks: Any = module
+        hooks.setup("fit")
+        if _overrides(module, "configure_model"):
+            hooks.configure_model()
+
+    found: list[Callable[[], None] | None] = []
+    found.append(build if _overrides(module, "configure_model") else None)
+    if _overrides(module, "setup"):
+        found.append(set_up_and_build)
+    return found
 
 
 def is_lightning(module: Any) -> bool:
@@ -55,18 +90,33 @@ def is_lightning(module: Any) -> bool:
     )
 
 
-class _TrainerView:
-    """The Trainer, without the questions that would set its data up before their time."""
+def _attach(module: nn.Module) -> TrainerView:
+    """Give the module a view of its Trainer, or of one that it could have."""
+    attributes = vars(module)
+    present = attributes.get("_trainer")
+    view = present if isinstance(present, TrainerView) else TrainerView(present)
+    attributes["_trainer"] = view
+    return view
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
 
-    @property
-    def estimated_stepping_batches(self) -> int:
-        return _STEPS_FOR_SCHEDULERS
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
+def _answer_harmlessly(
+    module: nn.Module, step: FakeStep, optimizers: list[_Stepping], schedulers: list[_Scheduler]
+) -> None:
+    attributes = vars(module)
+    for name in ("log", "log_dict", "print", "clip_gradients"):
+        attributes[name] = _nothing
+    toggles = _Toggles(optimizers)
+    attributes["toggle_optimizer"] = toggles.toggle
+    attributes["untoggle_optimizer"] = toggles.untoggle
+    attributes["toggled_optimizer"] = toggles.toggled
+    attributes["all_gather"] = lambda data, *_, **__: data
+    attributes["manual_backward"] = step.backward
+    attributes["optimizers"] = lambda use_pl_optimizer=True: (  # noqa: ARG005
+        optimizers[0] if len(optimizers) == 1 else optimizers
+    )
+    attributes["lr_schedulers"] = lambda: (
+        None if not schedulers else schedulers[0] if len(schedulers) == 1 else schedulers
+    )
 
 
 class _Stepping:
@@ -80,27 +130,64 @@ class _Stepping:
         return self._step.step(self.optimizer, closure)
 
     def toggle_model(self, *_: Any, **__: Any) -> Any:
-        import contextlib
-
         return contextlib.nullcontext()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.optimizer, name)
 
 
+class _Toggles:
+    """Leaves gradients to one optimizer's parameters at a time."""
+
+    def __init__(self, optimizers: list[_Stepping]) -> None:
+        self._optimizers = optimizers
+        self._before: dict[torch.Tensor, bool] = {}
+
+    def toggle(self, optimizer: Any) -> None:
+        self._before = {p: p.requires_grad for one in self._optimizers for p in _parameters(one)}
+        for parameter in self._before:
+            parameter.requires_grad = False
+        for parameter in _parameters(optimizer):
+            parameter.requires_grad = self._before[parameter]
+
+    def untoggle(self, optimizer: Any) -> None:
+        del optimizer
+        for parameter, wanted in self._before.items():
+            parameter.requires_grad = wanted
+
+    @contextlib.contextmanager
+    def toggled(self, optimizer: Any) -> Iterator[None]:
+        self.toggle(optimizer)
+        try:
+            yield
+        finally:
+            self.untoggle(optimizer)
+
+
 class _Scheduler:
     """A learning-rate scheduler that steps nowhere."""
 
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+
     def step(self, *_: Any, **__: Any) -> None:
         return None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+
+def _parameters(optimizer: Any) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _one_or_all(optimizers: list[_Stepping]) -> Any:
-    return optimizers[0] if len(optimizers) == 1 else optimizers
+def _overrides(module: nn.Module, name: str) -> bool:
+    method = getattr(type(module), name, None)
+    return method is not None and not str(method.__module__).startswith(_PACKAGES)
 
 
 def _arguments(module: nn.Module, batch: Any) -> tuple[Any, ...]:
@@ -108,7 +195,8 @@ def _arguments(module: nn.Module, batch: Any) -> tuple[Any, ...]:
     parameters = inspect.signature(module.training_step).parameters  # type: ignore[arg-type]
     if "dataloader_iter" in parameters:
         raise CaptureFailed("The training step takes the loader's iterator itself.")
-    return (batch, 0) if len(parameters) > 1 else (batch,)
+    positions = [p for p in parameters.values() if p.kind not in (p.VAR_KEYWORD, p.KEYWORD_ONLY)]
+    return (batch, 0) if len(positions) > 1 else (batch,)
 
 
 def _loss(output: Any) -> torch.Tensor | None:
@@ -120,24 +208,26 @@ def _loss(output: Any) -> torch.Tensor | None:
     return loss
 
 
-def _optimizers(module: nn.Module) -> list[torch.optim.Optimizer]:
-    """What `configure_optimizers` gives, in each of the forms that Lightning knows."""
-    return _listed(module.configure_optimizers())  # type: ignore[operator]
-
-
-def _listed(given: Any) -> list[torch.optim.Optimizer]:
+def _configured(given: Any) -> tuple[list[torch.optim.Optimizer], list[_Scheduler]]:
+    """The optimizers and schedulers, of each form that `configure_optimizers` may give."""
     if given is None:
-        return []
+        return [], []
     if isinstance(given, torch.optim.Optimizer):
-        return [given]
+        return [given], []
     if isinstance(given, dict):
-        return [given["optimizer"]]
+        scheduler = given.get("lr_scheduler")
+        return [given["optimizer"]], [] if scheduler is None else [_scheduler(scheduler)]
     if (
         isinstance(given, tuple)
         and len(given) == 2
         and all(isinstance(part, list | tuple) for part in given)
     ):
-        return list(given[0])
+        return list(given[0]), [_scheduler(one) for one in given[1]]
     if isinstance(given, list | tuple):
-        return [optimizer for each in given for optimizer in _listed(each)]
+        parts = [_configured(each) for each in given]
+        return [o for part in parts for o in part[0]], [s for part in parts for s in part[1]]
     raise CaptureFailed(f"configure_optimizers gave a {type(given).__name__}.")
+
+
+def _scheduler(given: Any) -> _Scheduler:
+    return _Scheduler(given["scheduler"] if isinstance(given, dict) else given)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from horus_lab.graph.kernels import grouped_product_flops
 from horus_lab.records import OperationClass
 
 _NORMALIZATION_FORWARD = 5
@@ -41,7 +42,20 @@ _FREE = frozenset(
     }
 )
 _LINEAR = frozenset(
-    {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "ger", "linear"}
+    {
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "addbmm",
+        "mv",
+        "addmv",
+        "dot",
+        "vdot",
+        "ger",
+        "linear",
+        "_grouped_mm",
+    }
 )
 _LOSS = (
     "nll_loss",
@@ -209,6 +223,8 @@ def flops_of(operator: Any, arguments: Sequence[Any], named: dict[str, Any], res
     packet = operator._overloadpacket
     if packet is torch.ops.aten.convolution_backward:
         return _convolution_backward(*arguments)
+    if name_of(operator) == "aten::_grouped_mm":
+        return grouped_product_flops(arguments, result)
     if packet in flop_registry:
         formula: Any = flop_registry[packet]
         return float(formula(*arguments, **named, out_val=result))

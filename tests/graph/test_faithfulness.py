@@ -137,12 +137,30 @@ def test_existing_gradients_stay() -> None:
     assert torch.equal(gradient, torch.ones(2, 4))
 
 
-def test_a_lazy_module_is_not_initialised_and_falls_to_the_last_method() -> None:
-    module = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
+def test_a_lazy_module_is_captured_on_a_copy_and_stays_lazy() -> None:
+    module = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.Linear(3, 2))
     features = capture(module, torch.zeros(2, 4))
+    assert features.method is CaptureMethod.FAKE_STEP
+    # Linear 4x3 + 3, batch norm 3 + 3, linear 3x2 + 2.
+    assert features.parameters == 15 + 6 + 8
+    assert isinstance(module[0], nn.LazyLinear)
+    assert isinstance(module[0].weight, nn.UninitializedParameter)
+    assert isinstance(module[1].running_mean, nn.UninitializedBuffer)
+
+
+def test_a_lazy_module_whose_first_pass_fails_falls_to_the_last_method() -> None:
+    class Refusing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LazyLinear(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise TypeError("not today")
+
+    features = capture(Refusing(), torch.zeros(2, 4))
     assert features.method is CaptureMethod.MODULE_WALK
     assert features.confidence <= 0.2
-    assert isinstance(module[0].weight, nn.UninitializedParameter)
+    assert "2 parameters have no shape yet" in " ".join(features.notes)
 
 
 def test_a_tensor_outside_the_module_is_not_written_to() -> None:
