@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from benchmarks.capture.reference import peak_bytes, product_flops
-from benchmarks.capture.zoo import Setup, zoo
+from benchmarks.capture.setups import Setup
+from benchmarks.capture.zoo import zoo
 from horus_lab.graph import capture_lightning, capture_step
 from horus_lab.records import GraphFeatures, OperationClass
 

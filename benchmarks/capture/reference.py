@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.capture.zoo import Setup
+from benchmarks.capture.setups import Setup
 
 _AUTOCAST = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
@@ -107,20 +107,20 @@ def _fit(setup: Setup, module: Any, batch: Any) -> None:
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(module, train_dataloaders=_Once(batch))
+        trainer.fit(module, train_dataloaders=Loader(batch))
 
 
-class _Once:
-    """A loader of one batch, which it does not copy."""
+class Loader:
+    """A loader of given batches, which it does not copy."""
 
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
+    def __init__(self, *batches: Any) -> None:
+        self._batches = batches
 
     def __len__(self) -> int:
-        return 1
+        return len(self._batches)
 
     def __iter__(self) -> Iterator[Any]:
-        yield self._batch
+        return iter(self._batches)
 
 
 @contextlib.contextmanager

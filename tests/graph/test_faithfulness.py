@@ -177,3 +177,103 @@ def test_a_tensor_outside_the_module_is_not_written_to() -> None:
 
     capture(Counting(), torch.zeros(2, 4))
     assert torch.equal(counter, torch.zeros(3))
+
+
+class Helper:
+    """A plain object of the user's that a module keeps."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.seen: dict[str, list[int]] = {"sizes": []}
+
+
+class Keeping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.helper = Helper()
+        self.nested = {"a": [{"b": []}]}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.helper.calls += 1
+        self.helper.seen["sizes"].append(len(x))
+        self.nested["a"][0]["b"].append(1)
+        return self.layer(x)
+
+
+def test_nested_containers_and_the_modules_own_objects_stay_as_they_were() -> None:
+    module = Keeping()
+    assert capture(module, torch.zeros(2, 4)).method is CaptureMethod.FAKE_STEP
+    assert module.helper.calls == 0
+    assert module.helper.seen == {"sizes": []}
+    assert module.nested == {"a": [{"b": []}]}
+
+
+def test_a_parameter_outside_the_module_gets_no_gradient() -> None:
+    teacher = nn.Linear(4, 3)
+    module = nn.Linear(4, 3)
+
+    def step(student: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (student(x) - teacher(x)).pow(2).mean()
+
+    optimizer = torch.optim.SGD([*module.parameters(), *teacher.parameters()], lr=0.1)
+    before = teacher.weight.detach().clone()
+    features = capture(module, torch.zeros(2, 4), step=step, optimizer=optimizer)
+    assert features.method is CaptureMethod.FAKE_STEP
+    assert teacher.weight.grad is None
+    assert torch.equal(teacher.weight, before)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda x: x.cuda(),
+        lambda x: x.to("cuda:1"),
+        lambda x: x.to(torch.device("cuda"), torch.float32),
+        lambda x: x.to(device=0),
+        lambda x: x + torch.ones(4, device="cuda"),
+        lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0], device="cuda"),
+        lambda x: x.pin_memory(),
+    ],
+    ids=["cuda", "to", "device", "keyword", "factory", "values", "pinned"],
+)
+def test_a_device_that_the_code_names_is_not_touched(move: Any) -> None:
+    module = nn.Linear(4, 3)
+    features = capture(module, torch.zeros(2, 4), step=lambda m, x: m(move(x)).sum())
+    assert features.method is CaptureMethod.FAKE_STEP
+    assert not torch.cuda.is_initialized()
+
+
+def test_code_that_would_start_cuda_falls_down_the_chain_instead() -> None:
+    def step(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        torch.cuda.synchronize()
+        return module(x).sum()
+
+    start = torch.cuda._lazy_init
+    features = capture(nn.Linear(4, 3), torch.zeros(2, 4), step=step)
+    assert "CUDA is not started" in " ".join(features.notes)
+    assert not torch.cuda.is_initialized()
+    assert torch.cuda._lazy_init is start
+
+
+def test_global_settings_that_a_step_changes_are_put_back() -> None:
+    def step(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        torch.set_grad_enabled(True)
+        return module(x).sum()
+
+    capture(nn.Linear(4, 3), torch.zeros(2, 4), step=step)
+    assert torch.get_default_dtype() is torch.float32
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_the_users_optimizer_and_its_schedulers_stay_as_they_were() -> None:
+    module = nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    before = repr(optimizer.state_dict())
+    capture(module, torch.zeros(2, 4), optimizer=optimizer)
+    assert repr(optimizer.state_dict()) == before
+    assert scheduler.last_epoch == 0
+    assert optimizer.param_groups[0]["params"][0] is module.weight

@@ -51,6 +51,86 @@ def test_an_existing_optimizer_is_taken_over_with_its_settings() -> None:
     assert optimizer.state == {}
 
 
+def test_an_existing_optimizer_keeps_state_for_its_own_parameters_alone() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(
+        [{"params": [module[0].weight], "momentum": 0.9}, {"params": [module[1].weight]}], lr=0.1
+    )
+    features = capture(module, torch.zeros(3, 4), optimizer=optimizer)
+    # The first group has momentum: 4x8 floats. The second has none; the biases are in no group.
+    assert features.optimizer_state_bytes == 4 * 8 * 4
+
+
+def test_a_loss_with_parameters_is_trained_with_the_model() -> None:
+    class Proxies(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.proxies = nn.Parameter(torch.zeros(5, 8))
+
+        def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(output @ self.proxies.t(), target)
+
+    loss = Proxies()
+    features = capture(
+        nn.Linear(4, 8), (torch.zeros(3, 4), torch.zeros(3).long()), loss=loss,
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+    )  # fmt: skip
+    # 4x8 + 8 of the layer and 5x8 of the loss.
+    assert features.parameters == 40 + 40
+    assert features.gradient_bytes == 80 * 4
+    assert features.module_name == "Linear"
+    assert loss.proxies.grad is None
+
+
+def test_a_batchs_own_values_give_the_sizes_that_they_will_have() -> None:
+    def step(module: nn.Module, batch: Any) -> torch.Tensor:
+        x, y = batch
+        longest = int((y + 1).max())
+        return module(x[y > 0]).sum() + module(x.new_zeros(longest, 4)).sum()
+
+    y = torch.tensor([0, 3, 1, 0, 0, 6])
+    features = capture(nn.Linear(4, 2, bias=False), (torch.zeros(6, 4), y), step=step,
+                       optimizer=torch.optim.SGD)  # fmt: skip
+    # Three labels are above zero; the greatest and one is seven.
+    products = [o for o in features.operations if o.operation.value == "linear"]
+    assert products[0].flops == 2 * (3 + 7) * 4 * 2
+    assert features.confidence == 0.95
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_packed_sequences_cost_their_lengths_and_come_back_in_shape(
+    kind: Any, batch_first: bool
+) -> None:
+    pack = nn.utils.rnn.pack_padded_sequence
+    unpack = nn.utils.rnn.pad_packed_sequence
+
+    def step(module: Any, batch: Any) -> torch.Tensor:
+        x, lengths = batch
+        packed = pack(x, lengths, batch_first=batch_first, enforce_sorted=False)
+        output, state = module(packed)
+        last = state[0] if isinstance(state, tuple) else state
+        assert last.shape == (1, 3, 6)
+        padded, _ = unpack(output, batch_first=batch_first)
+        assert padded.shape == ((3, 5, 6) if batch_first else (5, 3, 6))
+        return padded.sum() + last.sum()
+
+    shape = (3, 5, 4) if batch_first else (5, 3, 4)
+    batch = (torch.zeros(shape), torch.tensor([5, 2, 3]))
+    features = capture(
+        kind(4, 6, batch_first=batch_first), batch, step=step, optimizer=torch.optim.SGD
+    )
+    assert features.method.value == "fake_step"
+    # Ten rows of 4 and 6 values through one weight matrix for each gate.
+    gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[kind]
+    forward = sum(
+        one.flops
+        for one in features.operations
+        if one.phase.value == "forward" and one.operation.value in ("recurrent", "linear")
+    )
+    assert forward == pytest.approx(2 * 10 * gates * 6 * (4 + 6), rel=0.02)
+
+
 def test_frozen_layers_have_neither_gradients_nor_state() -> None:
     module = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     module[0].requires_grad_(requires_grad=False)
@@ -116,6 +196,17 @@ class Follower(TorchDispatchMode):
         return result
 
 
+class Outputs(nn.Module):
+    """A recurrent layer without its last states."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[0]
+
+
 def zoo() -> list[Any]:
     torch.manual_seed(0)
     conv = nn.Sequential(
@@ -142,6 +233,7 @@ def zoo() -> list[Any]:
         pytest.param(conv, torch.randn(8, 3, 16, 16), id="convolutions"),
         pytest.param(encoder, torch.randn(4, 16, 32), id="transformer"),
         pytest.param(nn.GRUCell(16, 32), torch.randn(64, 16), id="cell"),
+        pytest.param(Outputs(nn.LSTM(16, 64, 2)), torch.randn(20, 8, 16), id="recurrent"),
     ]
 
 
