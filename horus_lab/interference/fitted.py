@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import resources
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -13,31 +14,50 @@ from horus_lab.interference import form
 from horus_lab.records import DeviceKind, DeviceSpec, Interval, Prediction
 
 _MOST = 1000.0
+# Independent loads are seldom all at their 90th percentile at once: that of two equal ones' sum
+# lies 1 / sqrt(2) of the way. More of them would lie nearer; the factor stays, so that one resident
+# more never narrows anybody's interval.
+_INDEPENDENT = 2**-0.5
+_ALONE = Interval(1.0, 1.0, 1.0)
 
 
 class Coefficients(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the fit gives; see `horus_lab.interference.fit`.
+    """What the fit gives; see `horus_lab.interference.form` and `horus_lab.interference.fit`.
 
     Attributes:
-        with_bandwidth, without_bandwidth: of `form.terms`, all at least zero.
-        low, high: (constant, factor): the 10th and 90th percentile of the excess, as a constant
-            and a factor of the predicted one, from pairs that the fit had not seen.
+        take, take_per_bandwidth: a resident takes `take + take_per_bandwidth * m`, m its
+            memory-bandwidth utilization.
+        take_without_bandwidth: what it takes where m is unknown.
+        power: of the activity.
+        high, high_without_bandwidth: the 90th percentile of the excess as a factor of the overlap,
+            with models that the fit had not seen.
+        low: (factor, constant): the 10th is `factor * excess - constant`, at least zero.
         trained_on: names of the measured sets, and their size.
     """
 
-    with_bandwidth: tuple[float, ...]
-    without_bandwidth: tuple[float, ...]
+    take: float
+    take_per_bandwidth: float
+    take_without_bandwidth: float
+    power: float
+    high: float
+    high_without_bandwidth: float
     low: tuple[float, float]
-    high: tuple[float, float]
     trained_on: str
 
     def __post_init__(self) -> None:
-        if len(self.with_bandwidth) != form.ALL_TERMS:
-            raise ValueError(f"expected {form.ALL_TERMS} coefficients with bandwidth")
-        if len(self.without_bandwidth) != form.TIME_TERMS:
-            raise ValueError(f"expected {form.TIME_TERMS} coefficients without bandwidth")
-        if min(*self.with_bandwidth, *self.without_bandwidth, *self.low, *self.high) < 0:
+        if min(self.take, self.take_per_bandwidth, self.take_without_bandwidth) < 0:
             raise ValueError("a coefficient below zero would let a neighbour speed a job up")
+        if min(self.high, self.high_without_bandwidth, *self.low) < 0:
+            raise ValueError("an interval cannot end below nothing")
+        if self.power < 1:
+            raise ValueError("the power of the activity is at least 1")
+
+
+class _Load(NamedTuple):
+    """One resident's loads at one percentile."""
+
+    utilization: float
+    bandwidth: float | None
 
 
 class FittedInterference:
@@ -74,58 +94,85 @@ class FittedInterference:
         The interval holds the fit's own spread and that of everybody's predicted load.
         """
         if len(residents) == 1:
-            return (Interval(1.0, 1.0, 1.0),)
-        if any(resident.utilization is None for resident in residents):
+            return (_ALONE,)
+        middle = _loads(residents, "p50")
+        if middle is None:
             return (None,) * len(residents)
-        middle = self._excesses(residents, spec, "p50")
-        lowest = self._excesses(residents, spec, "p10")
-        highest = self._excesses(residents, spec, "p90")
-        # The spread was measured between GPUs' jobs; sharing cores has only that of the loads.
+        lowest = _loads(residents, "p10") or middle
+        highest = _loads(residents, "p90") or middle
         cpu = spec.kind is DeviceKind.CPU
-        low_constant, low_factor = (0.0, 1.0) if cpu else self._coefficients.low
-        high_constant, high_factor = (0.0, 1.0) if cpu else self._coefficients.high
-        found = []
-        for index in range(len(residents)):
-            p50 = middle[index]
-            p10 = min(p50, max(0.0, low_factor * lowest[index] - low_constant))
-            p90 = max(p50, high_constant + high_factor * highest[index])
-            found.append(Interval(1 + min(p10, _MOST), 1 + min(p50, _MOST), 1 + min(p90, _MOST)))
-        return tuple(found)
+        excesses = self._cores if cpu else self._device_time
+        factor, constant = (1.0, 0.0) if cpu else self._coefficients.low
+        p50s = excesses(middle)
+        p90s = p50s if highest == middle else excesses(highest)
+        p10s = [0.0] * len(residents) if factor == 0.0 else excesses(lowest)
+        if not cpu:
+            # The spread was measured between GPUs' jobs; sharing cores has only that of the loads.
+            p90s = [max(p90, self._most(highest, own)) for own, p90 in enumerate(p90s)]
+        p10s = [factor * p10 - constant for p10 in p10s]
+        return tuple(
+            Interval(
+                1.0 + min(_MOST, max(0.0, min(p10, p50))),
+                1.0 + min(_MOST, p50),
+                1.0 + min(_MOST, max(p50, p90)),
+            )
+            for p10, p50, p90 in zip(p10s, p50s, p90s, strict=True)
+        )
 
-    def _excesses(
-        self, residents: Sequence[Prediction], spec: DeviceSpec, percentile: str
-    ) -> list[float]:
-        loads = [_at(resident.utilization, percentile) or 0.0 for resident in residents]
-        bandwidths = [_at(resident.memory_utilization, percentile) for resident in residents]
-        known = [b for b in bandwidths if b is not None]
-        total = sum(loads)
-        total_bandwidth = sum(known) if len(known) == len(bandwidths) else None
-        cpu = spec.kind is DeviceKind.CPU
-        found = []
-        for own, own_bandwidth in zip(loads, bandwidths, strict=True):
-            others = total - own
-            shared = form.processor_sharing(own, others)
-            if cpu:
-                found.append(shared)
+    def _device_time(self, loads: Sequence[_Load]) -> list[float]:
+        fit = self._coefficients
+        utilizations = [load.utilization for load in loads]
+        takes = [
+            fit.take_without_bandwidth
+            if load.bandwidth is None
+            else fit.take + fit.take_per_bandwidth * load.bandwidth
+            for load in loads
+        ]
+        fitted = form.excesses(utilizations, takes, fit.power)
+        if len(loads) == 2:
+            return fitted
+        return [max(one, shared) for one, shared in zip(fitted, self._cores(loads), strict=True)]
+
+    @staticmethod
+    def _cores(loads: Sequence[_Load]) -> list[float]:
+        total = sum(load.utilization for load in loads)
+        return [
+            form.processor_sharing(load.utilization, total - load.utilization) for load in loads
+        ]
+
+    def _most(self, loads: Sequence[_Load], own: int) -> float:
+        """The 90th percentile of one resident's excess, as its neighbours together allow."""
+        fit = self._coefficients
+        mine = loads[own]
+        most = 0.0
+        for index, other in enumerate(loads):
+            if index == own:
                 continue
-            rest = (
-                total_bandwidth - own_bandwidth
-                if total_bandwidth is not None and own_bandwidth is not None
-                else None
-            )
-            values = form.terms(own, others, own_bandwidth, rest)
-            coefficients = (
-                self._coefficients.with_bandwidth
-                if rest is not None
-                else self._coefficients.without_bandwidth
-            )
-            fitted = sum(c * value for c, value in zip(coefficients, values, strict=True))
-            found.append(fitted if len(residents) == 2 else max(fitted, shared))
-        return found
+            if mine.bandwidth is None or other.bandwidth is None:
+                most += fit.high_without_bandwidth * mine.utilization * other.utilization
+            else:
+                most += fit.high * form.overlap(
+                    mine.utilization, other.utilization, mine.bandwidth, other.bandwidth
+                )
+        return most
 
 
-def _at(interval: Interval | None, percentile: str) -> float | None:
-    if interval is None:
-        return None
+def _loads(residents: Sequence[Prediction], towards: str) -> list[_Load] | None:
+    """Everybody's loads, at or towards a percentile; `None` where somebody's is unknown."""
+    found = []
+    for resident in residents:
+        if resident.utilization is None:
+            return None
+        bandwidth = resident.memory_utilization
+        found.append(
+            _Load(
+                _towards(resident.utilization, towards),
+                None if bandwidth is None else _towards(bandwidth, towards),
+            )
+        )
+    return found
+
+
+def _towards(interval: Interval, percentile: str) -> float:
     value: float = getattr(interval, percentile)
-    return value
+    return interval.p50 + _INDEPENDENT * (value - interval.p50)

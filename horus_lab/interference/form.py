@@ -1,43 +1,74 @@
 """The form of the slowdown: what a job loses to its neighbours, from loads alone.
 
-With u, m the job's own utilization and memory-bandwidth utilization (0-1) and U, M the sums of its
-neighbours', the excess over 1 is a sum of terms with coefficients of at least zero. Every term
-grows with U and M and is zero without neighbours, so adding a neighbour, or load to one, never
-speeds anybody up:
+A job alone keeps the device busy for the share `u` of its time and prepares the next launches in
+the rest. A neighbour stretches the busy part, by as much as the neighbour is active itself:
 
-- `max(0, u + U - t)`: the device's time saturates;
-- `u U`, `u U^2`: kernels meet although it does not;
-- `m M`, `u M`, `m U`, `max(0, m + M - t)`: the memory bus is shared.
+    stretch of i  = 1 + sum over neighbours j of take_j * activity_j ** power
+    activity of i = u_i stretch_i / (1 - u_i + u_i stretch_i)
+    excess of i   = u_i (stretch_i - 1)          (slowdown - 1)
 
-A neighbour without load takes nothing: each term is capped by a factor of U (or M) near zero.
+Stretched jobs are active for more of the time, so the two lines are repeated a fixed number of
+times from `activity = u`. Every line grows with every load, so adding a neighbour, or load to one,
+never speeds anybody up; without neighbours, or beside one without load, the excess is zero.
+
+How far the truth lies above this goes with how often busy times meet, `overlap`. The functions take
+floats, or arrays of one shape.
 """
 
 from __future__ import annotations
 
-TIME_KNEES = (0.6, 0.8, 1.0, 1.2, 1.4)
-BANDWIDTH_KNEES = (0.2, 0.4, 0.6, 0.8)
-TIME_TERMS = len(TIME_KNEES) + 2
-ALL_TERMS = TIME_TERMS + 3 + len(BANDWIDTH_KNEES)
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Number = TypeVar("Number", float, NDArray[np.float64])
+
+_ROUNDS = 5
 
 
-def terms(
-    own: float, others: float, own_bandwidth: float | None, others_bandwidth: float | None
-) -> tuple[float, ...]:
-    """The terms' values; without the bandwidth ones where anybody's is unknown."""
-    time = [min(others, max(0.0, own + others - knee)) for knee in TIME_KNEES]
-    time += [own * others, own * others * others]
-    if own_bandwidth is None or others_bandwidth is None:
-        return tuple(time)
-    bandwidth = [
-        own_bandwidth * others_bandwidth,
-        own * others_bandwidth,
-        own_bandwidth * others,
-    ]
-    bandwidth += [
-        min(others_bandwidth, max(0.0, own_bandwidth + others_bandwidth - knee))
-        for knee in BANDWIDTH_KNEES
-    ]
-    return (*time, *bandwidth)
+def excesses(loads: Sequence[Number], takes: Sequence[Number], power: float) -> list[Number]:
+    """Each resident's slowdown - 1.
+
+    Args:
+        loads: each resident's utilization alone, 0-1.
+        takes: how much a resident stretches its neighbours while it is active.
+        power: of the activity; at least 1.
+    """
+    if len(loads) == 2:
+        return _pair(loads[0], loads[1], takes[0], takes[1], power)
+    activities = list(loads)
+    stretches: list[Any] = []
+    for _ in range(_ROUNDS):
+        pulls = [take * activity**power for take, activity in zip(takes, activities, strict=True)]
+        total = sum(pulls)
+        stretches = [1.0 + (total - pull) for pull in pulls]
+        activities = [
+            load * stretch / (1.0 - load + load * stretch)
+            for load, stretch in zip(loads, stretches, strict=True)
+        ]
+    return [load * (stretch - 1.0) for load, stretch in zip(loads, stretches, strict=True)]
+
+
+def _pair(
+    one: Number, two: Number, take_one: Number, take_two: Number, power: float
+) -> list[Number]:
+    """The same for two, which is asked most often."""
+    activity_one, activity_two = one, two
+    pull_one = pull_two = one
+    for _ in range(_ROUNDS):
+        pull_one = take_two * activity_two**power
+        pull_two = take_one * activity_one**power
+        busy_one, busy_two = one + one * pull_one, two + two * pull_two
+        activity_one = busy_one / (1.0 - one + busy_one)
+        activity_two = busy_two / (1.0 - two + busy_two)
+    return [one * pull_one, two * pull_two]
+
+
+def overlap(own: Number, other: Number, own_bandwidth: Number, other_bandwidth: Number) -> Number:
+    """How often two jobs' busy times, and their uses of the memory bus, would meet by chance."""
+    return own * other + own_bandwidth * other_bandwidth
 
 
 def processor_sharing(own: float, others: float) -> float:

@@ -61,18 +61,21 @@ def waiting_sentence(
     absent: bool,
     gang: int,
     expected: Interval | None,
+    before: int = 0,
 ) -> str:
-    """Why a job waits, and for how long it probably will."""
+    """Why a job waits, and for how long it probably will.
+
+    Args:
+        before: how many jobs are looked at before it, where it was not looked at itself.
+    """
     if absent:
         return "waits: its kernel has not asked for a while; it keeps its place"
-    told = [
-        obstacle_sentence(obstacle, names)
-        for obstacle in obstacles
-        if obstacle.kind is not ObstacleKind.NOT_ALLOWED
-    ]
-    parts = told[:_MOST_OBSTACLES]
-    if len(told) > _MOST_OBSTACLES:
-        parts.append(f"and {len(told) - _MOST_OBSTACLES} more devices are taken")
+    if before:
+        return f"waits: {before} jobs before it wait for a place"
+    telling = [one for one in obstacles if one.kind is not ObstacleKind.NOT_ALLOWED]
+    parts = [obstacle_sentence(one, names) for one in telling[:_MOST_OBSTACLES]]
+    if len(telling) > _MOST_OBSTACLES:
+        parts.append(f"and {len(telling) - _MOST_OBSTACLES} more devices are taken")
     if gang > 1:
         parts.insert(0, f"needs {gang} devices of one kind at the same time")
     if not parts:

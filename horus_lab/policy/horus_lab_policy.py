@@ -1,21 +1,40 @@
-"""`horus-lab`, the default policy: bounds on slowdown, a fair queue, nobody starves."""
+"""The engine of every named policy: an order of the queue, and places in that order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from horus_lab.interference.protocol import InterferenceModel
-from horus_lab.policy.cluster import ClusterView, Plan, QueuedView
+from horus_lab.policy.cluster import ClusterView, DeviceView, Plan, QueuedView
 from horus_lab.policy.explain import Names, obstacle_sentence, waiting_sentence
+from horus_lab.policy.keeping import Keeper
 from horus_lab.policy.memory import reservation_bytes
 from horus_lab.policy.ordering import fair_order, is_due
-from horus_lab.policy.placing import Floor, could_ever
+from horus_lab.policy.placing import Floor, Tier, could_ever, spread
 from horus_lab.policy.waiting import expected_waits
-from horus_lab.records import Fit, Interval, Obstacle, WaitReason
+from horus_lab.records import Fit, Interval, Obstacle, Slot, WaitReason
 
 DUE_SECONDS = 600.0
+
+# So many jobs in a row that found no place, and the rest of the queue is not looked at in this
+# plan: on a full cluster a long queue would only be refused at length.
+MOST_MISSES = 200
+
+# A reason names no more devices than these; on a large cluster they say the same many times over.
+MOST_OBSTACLES = 64
+
+Order = Callable[[ClusterView, float], list[QueuedView]]
+
+
+class _Waiting(NamedTuple):
+    """A job that found no place; `looked_at` is false where it was not looked at."""
+
+    job: QueuedView
+    obstacles: list[Obstacle]
+    looked_at: bool = True
 
 
 class HorusLabPolicy:
@@ -25,7 +44,13 @@ class HorusLabPolicy:
     no later job is put there until it has started. Others go on elsewhere.
 
     Args:
+        due_seconds: infinite: no job is ever due.
         sharing: `False` gives every job a device of its own.
+        order: of the queue; without one it is fair (`fair_order`).
+        tier: which devices are tried first; among one tier's the paper's cost decides.
+        most_residents: fewer than a device itself takes, where given.
+        least_margin_bytes: more than a device's own margin, where it is smaller.
+        most_misses: so many jobs without a place, and the rest is not looked at.
     """
 
     def __init__(
@@ -35,57 +60,66 @@ class HorusLabPolicy:
         name: str = "horus-lab",
         due_seconds: float = DUE_SECONDS,
         sharing: bool = True,
+        order: Order | None = None,
+        tier: Callable[[DeviceView], Tier] = spread,
+        most_residents: int | None = None,
+        least_margin_bytes: int = 0,
+        most_misses: int = MOST_MISSES,
     ) -> None:
         self.name = name
         self._interference = interference
         self._due_seconds = due_seconds
         self._sharing = sharing
+        self._order = order
+        self._tier = tier
+        self._most_residents = most_residents
+        self._least_margin_bytes = least_margin_bytes
+        self._most_misses = most_misses
 
     def order(self, view: ClusterView, now: float) -> list[QueuedView]:
         """The queue in the order of its places."""
+        if self._order is not None:
+            return self._order(view, now)
         return fair_order(view.queue, view.usage, now, self._due_seconds)
 
     def plan(self, view: ClusterView, now: float) -> Plan:
         """Who goes now, in order, and why each other waits."""
-        floor = Floor(view.devices, self._interference)
-        order = self.order(view, now)
+        floor = self._floor(view)
+        keeper = Keeper(floor, self._interference, due_seconds=self._due_seconds)
         placements = []
-        waiting: list[tuple[QueuedView, list[Obstacle]]] = []
-        for job in order:
+        waiting: list[_Waiting] = []
+        misses = 0
+        for job in self.order(view, now):
             if job.absent:
-                waiting.append((job, []))
+                waiting.append(_Waiting(job, []))
                 continue
-            slots, obstacles = floor.look(self._alone(job))
-            chosen = floor.choose(job, slots)
-            if chosen:
-                placements.append(floor.place(job, chosen))
-                # A job that has its place keeps no other.
-                for uuid in [u for u, holder in floor.kept.items() if holder == job.job_id]:
-                    del floor.kept[uuid]
+            if misses >= self._most_misses:
+                waiting.append(_Waiting(job, [], looked_at=False))
                 continue
-            waiting.append((job, obstacles))
+            found = floor.find(self._alone(job))
+            if isinstance(found, tuple):
+                placements.append(floor.place(self._alone(job), found))
+                continue
+            misses += 1
+            waiting.append(_Waiting(job, found))
             if is_due(job, now, self._due_seconds):
-                self._keep(job, floor)
-        return Plan(
-            placements=tuple(placements),
-            waiting=self._reasons(view, floor, waiting),
-        )
+                keeper.keep_for(self._alone(job), now - job.submitted_at)
+        return Plan(placements=tuple(placements), waiting=self._reasons(view, floor, waiting))
 
     def assess(self, view: ClusterView, job: QueuedView, now: float) -> tuple[Fit, ...]:
         """For one job outside the queue, each device's answer."""
         del now
         names = Names(view)
-        floor = Floor(view.devices, self._interference)
-        slots, obstacles = floor.look(self._alone(job))
-        by_slot = {slot.device_uuid: slot for slot in slots}
-        by_obstacle = {obstacle.device_uuid: obstacle for obstacle in obstacles}
+        floor = self._floor(view)
         fits = []
-        for device in view.devices:
+        for device in floor.devices():
             uuid = device.device.uuid
-            slot, obstacle = by_slot.get(uuid), by_obstacle.get(uuid)
             prediction = job.predictions.get(uuid)
             if prediction is None:
                 continue
+            answer = floor.answer(self._alone(job), uuid)
+            slot = answer if isinstance(answer, Slot) else None
+            obstacle = answer if isinstance(answer, Obstacle) else None
             fits.append(
                 Fit(
                     device_uuid=uuid,
@@ -108,7 +142,7 @@ class HorusLabPolicy:
         candidates = [d for d in view.devices if not allowed or d.device.uuid in allowed]
         if not candidates:
             return "none of the devices that this job may use is here"
-        able = [d for d in candidates if could_ever(job, d, self._interference)]
+        able = [d for d in map(self._limited, candidates) if could_ever(job, d, self._interference)]
         if len(able) >= job.devices:
             models: dict[str, int] = {}
             for device in able:
@@ -137,52 +171,46 @@ class HorusLabPolicy:
         order = [*self.order(view, now), job]
         return expected_waits(view.devices, order, self._interference).get(job.job_id)
 
+    def _floor(self, view: ClusterView) -> Floor:
+        return Floor(map(self._limited, view.devices), self._interference, tier=self._tier)
+
+    def _limited(self, device: DeviceView) -> DeviceView:
+        """The device with the policy's own limits, where they are tighter."""
+        own = device.device
+        residents = min(own.max_residents, self._most_residents or own.max_residents)
+        margin = max(own.margin_bytes, self._least_margin_bytes)
+        if (residents, margin) == (own.max_residents, own.margin_bytes):
+            return device
+        return replace(device, device=replace(own, max_residents=residents, margin_bytes=margin))
+
     def _alone(self, job: QueuedView) -> QueuedView:
         if self._sharing:
             return job
         return replace(job, constraints=replace(job.constraints, exclusive=True))
 
-    def _keep(self, job: QueuedView, floor: Floor) -> None:
-        """Keep for a due job the devices on which it would start first, as many as it needs."""
-        able = [
-            device
-            for device in floor.devices()
-            if device.device.uuid not in floor.kept and could_ever(job, device, self._interference)
-        ]
-        if len(able) < job.devices:
-            return
-
-        def end(device_index: int) -> tuple[float, int]:
-            residents = able[device_index].residents
-            remaining = [r.remaining_seconds.p50 for r in residents if r.remaining_seconds]
-            unknown = len(residents) - len(remaining)
-            return (max(remaining, default=0.0) if not unknown else float("inf"), device_index)
-
-        for index in sorted(range(len(able)), key=end)[: job.devices]:
-            floor.kept[able[index].device.uuid] = job.job_id
-
     def _reasons(
-        self,
-        view: ClusterView,
-        floor: Floor,
-        waiting: Sequence[tuple[QueuedView, list[Obstacle]]],
+        self, view: ClusterView, floor: Floor, waiting: Sequence[_Waiting]
     ) -> dict[str, WaitReason]:
         names = Names(view)
-        waits = expected_waits(
-            floor.devices(), [self._alone(job) for job, _ in waiting], self._interference
-        )
+        looked_at = [self._alone(one.job) for one in waiting if one.looked_at]
+        waits = expected_waits(floor.devices(), looked_at, self._interference)
         reasons = {}
-        for position, (job, obstacles) in enumerate(waiting, start=1):
+        for position, (job, obstacles, was_looked_at) in enumerate(waiting, start=1):
             expected = waits.get(job.job_id)
             if expected is not None and expected.p90 == 0.0:
                 # It would pass now if nobody were kept or asked before it.
                 expected = None
             reasons[job.job_id] = WaitReason(
                 position=position,
-                obstacles=tuple(obstacles),
+                obstacles=tuple(obstacles[:MOST_OBSTACLES]),
                 absent=job.absent,
                 sentence=waiting_sentence(
-                    obstacles, names, absent=job.absent, gang=job.devices, expected=expected
+                    obstacles,
+                    names,
+                    absent=job.absent,
+                    gang=job.devices,
+                    expected=expected,
+                    before=0 if was_looked_at else position - 1,
                 ),
                 expected_seconds=expected,
             )

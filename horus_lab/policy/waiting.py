@@ -18,6 +18,8 @@ from horus_lab.policy.memory import reservation_bytes
 from horus_lab.records import Interval
 
 MOST_JOBS = 40
+# On large clusters these end the estimates sooner.
+MOST_LOOKS = 1000
 
 _NEVER = math.inf
 _NOW = (0.0, 0.0, 0.0)
@@ -25,7 +27,20 @@ _NOW = (0.0, 0.0, 0.0)
 Moment = tuple[float, float, float]
 
 
-class _Timeline:
+class Looks:
+    """Questions of a job to a device at a moment, and how many are left."""
+
+    def __init__(self, interference: InterferenceModel, most: int = MOST_LOOKS) -> None:
+        self._interference = interference
+        self.left = most
+
+    def admits(self, job: QueuedView, device: DeviceView) -> bool:
+        """Whether the device takes the job as it is."""
+        self.left -= 1
+        return isinstance(admit(job, device, self._interference), Admitted)
+
+
+class Timeline:
     """One device's residents with the moments (p10, p50, p90) when they leave."""
 
     def __init__(self, device: DeviceView) -> None:
@@ -79,33 +94,70 @@ def expected_waits(
 ) -> dict[str, Interval]:
     """Seconds until each waiting job starts; a job that nobody can tell is left out.
 
-    Only the first `MOST_JOBS` of the queue are played, and gangs are not.
+    Only the first `MOST_JOBS` of the queue are played, and `MOST_LOOKS` looks taken.
     """
-    timelines = [_Timeline(device) for device in devices]
+    timelines = [Timeline(device) for device in devices]
+    looks = Looks(interference)
     found: dict[str, Interval] = {}
     for job in queue[:MOST_JOBS]:
-        if job.absent or job.devices > 1:
+        if job.absent:
             continue
-        best: tuple[Moment, _Timeline] | None = None
-        for timeline in timelines:
-            start = _first(job, timeline, interference)
-            if start is not None and (best is None or start[1] < best[0][1]):
-                best = (start, timeline)
-        if best is None:
-            continue
-        start, timeline = best
-        timeline.join(job, start)
+        start, chosen = _start(job, timelines, looks)
+        if looks.left <= 0:
+            break
+        for timeline in chosen:
+            timeline.join(job, start)
         low, middle, high = start
-        if math.isfinite(high):
+        if chosen and math.isfinite(high):
             found[job.job_id] = Interval(min(low, middle), middle, max(middle, high))
     return found
 
 
-def _first(job: QueuedView, timeline: _Timeline, interference: InterferenceModel) -> Moment | None:
-    for moment in timeline.moments():
-        if isinstance(admit(job, timeline.at(moment), interference), Admitted):
-            return moment
-    return None
+def _start(
+    job: QueuedView, timelines: Sequence[Timeline], looks: Looks
+) -> tuple[Moment, list[Timeline]]:
+    """When the job starts, and on which devices: a gang when the last of its devices is free."""
+    if job.devices == 1:
+        best: tuple[Moment, list[Timeline]] = ((_NEVER, _NEVER, _NEVER), [])
+        for timeline in timelines:
+            start = first_moment(job, timeline, looks, before=best[0][1])
+            if start is not None:
+                best = (start, [timeline])
+        return best
+    by_model: dict[str, list[tuple[Moment, int]]] = {}
+    for index, timeline in enumerate(timelines):
+        start = first_moment(job, timeline, looks)
+        if start is not None:
+            by_model.setdefault(timeline.device.device.spec.model, []).append((start, index))
+    enough = [
+        sorted(starts, key=lambda one: (one[0][1], one[1]))[: job.devices]
+        for starts in by_model.values()
+        if len(starts) >= job.devices
+    ]
+    if not enough:
+        return ((_NEVER, _NEVER, _NEVER), [])
+    earliest = min(enough, key=lambda starts: (starts[-1][0][1], starts[-1][1]))
+    return (earliest[-1][0], [timelines[index] for _, index in earliest])
+
+
+def first_moment(
+    job: QueuedView, timeline: Timeline, looks: Looks, *, before: float = _NEVER
+) -> Moment | None:
+    """The first moment at which the device takes the job, if it is sooner than `before`.
+
+    Who is taken beside some residents is taken beside fewer, so the moments are halved.
+    """
+    moments = [moment for moment in timeline.moments() if moment[1] < before]
+    if not moments or not looks.admits(job, timeline.at(moments[-1])):
+        return None
+    refused, taken = -1, len(moments) - 1
+    while taken - refused > 1 and looks.left > 0:
+        middle = (refused + taken) // 2
+        if looks.admits(job, timeline.at(moments[middle])):
+            taken = middle
+        else:
+            refused = middle
+    return moments[taken]
 
 
 def _moment(remaining: Interval | None) -> Moment:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from horus_lab.policy.admission import Admitted, admit
+from horus_lab.policy.admission import Admitted, admit, cautious
 from horus_lab.policy.cluster import DeviceView, QueuedView
 from horus_lab.policy.cost import horus_cost
 from horus_lab.policy.memory import reservation_bytes
-from horus_lab.records import Interval, Obstacle, ObstacleKind, Prediction
+from horus_lab.records import DeviceKind, Interval, Obstacle, ObstacleKind, Prediction
 from tests.policy.cluster import GIB, Sharing, gpu, job, prediction, resident
 
 
@@ -107,6 +108,29 @@ def test_packing_that_loses_is_never_chosen() -> None:
         Thrashing(),
     )
     assert isinstance(answer, Obstacle)
+
+
+def test_the_loss_names_who_loses_most() -> None:
+    class Uneven(Sharing):
+        def slowdowns(self, residents, spec):  # type: ignore[no-untyped-def]
+            # Rates of 1/4 and 2/3: less than the 1 of taking turns; the resident loses.
+            return (Interval(4.0, 4.0, 4.0), Interval(1.5, 1.5, 1.5))
+
+    answer = admit(
+        job(max_slowdown=9.0), gpu(residents=(resident("x", max_slowdown=9.0),)), Uneven()
+    )
+    assert isinstance(answer, Obstacle)
+    assert (answer.kind, answer.job_id) == (ObstacleKind.SLOWDOWN_RESIDENT, "x")
+    assert (answer.slowdown, answer.bound) == (4.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"), [(DeviceKind.NVIDIA, 1.1 + 1.5 * 0.2), (DeviceKind.CPU, 1.3)]
+)
+def test_what_is_held_against_a_bound_lies_beyond_the_middle(kind: DeviceKind, held: float) -> None:
+    spec = replace(gpu().device.spec, kind=kind)
+    assert cautious(Interval(1.0, 1.1, 1.3), spec) == pytest.approx(held)
+    assert cautious(None, spec) is None
 
 
 def test_exclusive_means_no_neighbours_on_either_side() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horus_lab.errors import ConfigurationError
 from horus_lab.interference import FittedInterference
 from horus_lab.policy import policy_named
-from horus_lab.policy.admission import free_bytes
-from horus_lab.policy.cluster import ClusterView, Plan
+from horus_lab.policy.admission import free_bytes, standing
+from horus_lab.policy.cluster import ClusterView, DeviceView, Plan
 from horus_lab.policy.horus_lab_policy import HorusLabPolicy
 from horus_lab.records import Interval, ObstacleKind
 from tests.policy.cluster import GIB, Sharing, cluster, gpu, job, resident
@@ -176,6 +178,90 @@ def test_the_exclusive_policy_gives_every_job_a_device_of_its_own() -> None:
     assert set(placed(policy.plan(cluster(gpu(), queue=queue), NOW))) == {"a"}
 
 
+def test_an_unknown_policy_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="exclusive, fifo, horus, horus-lab"):
+        policy_named("slurm", Sharing())
+    assert policy_named("", Sharing()).name == "horus-lab"
+
+
+def test_fifo_gives_the_oldest_a_device_of_its_own_whoever_has_used_how_much() -> None:
+    policy = policy_named("fifo", Sharing())
+    queue = [
+        job("late", at=30.0, owner="ben", load=0.1, priority=5),
+        job("first", at=10.0, owner="ana", load=0.1),
+        job("gang", at=20.0, owner="ana", load=0.1, devices=3),
+    ]
+    found = policy.plan(cluster(gpu(0), gpu(1), queue=queue, ana=1e6), NOW)
+    assert placed(found) == {"first": ("GPU-0",), "late": ("GPU-1",)}
+    # Days later the gang still keeps nothing.
+    assert placed(policy.plan(cluster(gpu(0), queue=queue[::2]), 1e6)) == {"late": ("GPU-0",)}
+
+
+def test_horus_takes_the_lightest_first_and_looks_five_ahead() -> None:
+    policy = policy_named("horus", Sharing())
+    queue = [job("heavy", load=0.9, at=0.0), job("light", load=0.1, at=NOW), job("mid", load=0.4)]
+    assert [p.job_id for p in policy.plan(cluster(gpu(), queue=queue), NOW).placements] == [
+        "light",
+        "mid",
+    ]
+    # Five that are too large stand before one that would fit.
+    large = [job(f"l{n}", load=0.1, memory=30, at=float(n)) for n in range(5)]
+    fits = job("fits", load=0.2, at=0.0)
+    found = policy.plan(cluster(gpu(), queue=[fits, *large]), NOW)
+    assert placed(found) == {}
+    assert found.waiting["fits"].sentence == "waits: 5 jobs before it wait for a place"
+    assert placed(policy.plan(cluster(gpu(), queue=[fits, *large[1:]]), NOW)) == {
+        "fits": ("GPU-0",)
+    }
+
+
+def test_horus_keeps_500_mib_free_and_takes_three() -> None:
+    policy = policy_named("horus", Sharing())
+    tight, loose = 24 - 500 / 1024, 24 - 501 / 1024
+    assert placed(policy.plan(cluster(gpu(), queue=[job("a", memory=tight)]), NOW)) == {}
+    assert placed(policy.plan(cluster(gpu(), queue=[job("a", memory=loose)]), NOW)) != {}
+    three = tuple(resident(f"r{n}", memory=1, load=0.1) for n in range(3))
+    found = policy.plan(cluster(gpu(residents=three), queue=[job("a", load=0.1)]), NOW)
+    assert [o.kind for o in found.waiting["a"].obstacles] == [ObstacleKind.RESIDENTS_FULL]
+
+
+def test_horus_chooses_by_cost_alone_and_horus_lab_an_empty_device() -> None:
+    # Load 0.5 beside 0.5 on 80 GiB: 1.3 x 8/80 + 0 + 1 = 1.13; alone on 5 GiB: 1.3 x 4/5 + 0.5.
+    shared = gpu(0, capacity=80, residents=(resident(load=0.5),))
+    empty = gpu(1, capacity=5)
+    view = cluster(shared, empty, queue=[job("a", load=0.5)])
+    assert placed(policy_named("horus", Sharing()).plan(view, NOW)) == {"a": ("GPU-0",)}
+    assert placed(plan(view)) == {"a": ("GPU-1",)}
+
+
+def test_behind_too_many_that_wait_nobody_is_looked_at() -> None:
+    policy = HorusLabPolicy(Sharing(), most_misses=2)
+    queue = [job(f"j{n}", memory=30, at=NOW - 9 + n) for n in range(2)]
+    queue.append(job("fits", at=NOW))
+    found = policy.plan(cluster(gpu(), queue=queue), NOW)
+    assert placed(found) == {}
+    assert found.waiting["fits"].position == 3
+    assert found.waiting["fits"].sentence == "waits: 2 jobs before it wait for a place"
+
+
+def test_a_gang_waits_for_the_last_of_its_devices() -> None:
+    def until(index: int, seconds: float, model: str) -> DeviceView:
+        left = Interval(seconds - 1, seconds, seconds + 1)
+        busy = resident(f"r{index}", load=1.0, remaining_seconds=left)
+        return gpu(index, model=model, residents=(busy,))
+
+    # Of model A two are free in 50 s; B's first is free sooner, its second later.
+    devices = [until(0, 20, "A"), until(1, 50, "A"), until(2, 5, "B"), until(3, 90, "B")]
+    found = plan(cluster(*devices, queue=[job("gang", devices=2, load=1.0)]))
+    assert found.waiting["gang"].expected_seconds == Interval(49, 50, 51)
+
+
+def test_a_name_that_looks_like_markup_stays_what_it_is() -> None:
+    named = resident("x", name="<b>net</b>", owner="ana; rm", load=0.9)
+    sentence = plan(cluster(gpu(residents=(named,)), queue=[job("a")])).waiting["a"].sentence
+    assert "would slow <b>net</b> of ana; rm by" in sentence
+
+
 jobs = st.lists(
     st.builds(
         lambda memory, load, age, owner, devices, exclusive, bound: {
@@ -225,7 +311,7 @@ def test_no_plan_breaks_memory_or_a_bound_and_the_same_view_gives_the_same_plan(
         ]
         reserved = sum(slot.reserved_bytes for _, slot in new)
         if new:
-            assert reserved <= free_bytes(job("nobody"), device)
+            assert reserved <= free_bytes(job("nobody"), standing(device))
         everyone = [r.prediction for r in device.residents]
         everyone += [one.predictions[uuid] for one, _ in new]
         bounds = [r.max_slowdown for r in device.residents]
@@ -272,4 +358,4 @@ def test_nobody_starves_behind_an_endless_stream_of_small_jobs(seed: int) -> Non
 
 def test_free_bytes_may_be_below_zero_where_too_much_is_promised_already() -> None:
     grown = resident(memory=4, measured_bytes=30 * GIB)
-    assert free_bytes(job(), gpu(residents=(grown,))) == -6 * GIB
+    assert free_bytes(job(), standing(gpu(residents=(grown,)))) == -6 * GIB
