@@ -42,9 +42,11 @@ class HorusLab(ExtensionApp):
         help="""SQLAlchemy URL of the store. By default SQLite in Jupyter's data directory.""",
     ).tag(config=True)
 
-    policy = Unicode("", help="Name of the queueing policy; empty for the usual one.").tag(
-        config=True
-    )
+    policy = Unicode(
+        "",
+        help="""Name of the queueing policy: `horus-lab`, `horus`, `exclusive` or `fifo`; empty
+        for `horus-lab`.""",
+    ).tag(config=True)
 
     sample_seconds = Float(1.0, help="Seconds between two looks at the devices.").tag(config=True)
 
